@@ -1,0 +1,48 @@
+"""What every test gets: asyncio, a detector of blocking calls, and hypothesis profiles.
+
+An ``async def`` test runs without a marker (``anyio_mode = "auto"``), on asyncio only.
+While it runs, any call of ours that would block the loop raises ``BlockingError``;
+the testing kit is left out, since starting and killing processes is its trade.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from blockbuster import BlockBuster
+from hypothesis import HealthCheck, settings
+
+SRC = Path(__file__).parents[1] / "src" / "perdure"
+
+settings.register_profile(
+    "default",
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("deep", settings.get_profile("default"), max_examples=500)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run every async test on asyncio, the only loop perdure supports (ADR 0001)."""
+    return "asyncio"
+
+
+def place(folder: Path) -> ModuleType:
+    """Stand for a package by its folder, so that naming it imports nothing."""
+    module = ModuleType(folder.name)
+    module.__path__ = [f"{folder}{os.sep}"]
+    return module
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_blocking_calls() -> Iterator[BlockBuster]:
+    """Raise on a blocking call made by perdure inside a running event loop."""
+    detector = BlockBuster([place(SRC)], excluded_modules=[place(SRC / "testing")])
+    detector.activate()
+    yield detector
+    detector.deactivate()
