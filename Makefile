@@ -11,6 +11,10 @@ PROMPT ?= List the files in this folder.
 # pip reads the lock as it stands: every file is pinned and checked against its hash.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --no-warn-script-location
 
+COMPILE := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
+	--build-deps-for editable --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
 .DEFAULT_GOAL := help
 .PHONY: help run setup fmt lint types layers house check test deep sim hooks bench docs lock ci clean
 
@@ -74,8 +78,10 @@ bench: setup ## cost of a turn, growth, disk, reopening, against floors of the s
 docs: setup ## check that documents, links and tables agree with the code
 	$(BIN)/pytest tests/house tests/docs -q
 
-lock: setup ## renew the lock files from pyproject.toml
-	$(BIN)/python tools/lock.py
+lock: setup ## renew the two lock files from pyproject.toml
+	$(PIP) 'pip-tools>=7.6,<8'
+	$(COMPILE) --extra local --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra local --extra models --extra dev --output-file requirements-dev.lock pyproject.toml
 
 ci: check test ## what a change must pass
 
