@@ -1,0 +1,53 @@
+"""What crosses the `ProcessHost` port: launches named before they start (D06, TL-33)."""
+
+from collections.abc import Mapping
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class LaunchRef(Struct, frozen=True, kw_only=True):
+    """Name a launch: its folder (relative to the host's launch folder) and its nonce."""
+
+    dir: str
+    nonce: str
+
+
+class LaunchSpec(Struct, frozen=True, kw_only=True):
+    """What to start, under an already committed `ref`; `argv` is run without a shell of ours.
+
+    `output_bytes_max` bounds the log on disk; the true total is still counted.
+    """
+
+    ref: LaunchRef
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    output_bytes_max: int
+
+
+class NeverRan(Struct, frozen=True):
+    """The launch is shown never to have run its first instruction, and can no longer."""
+
+
+class Running(Struct, frozen=True, kw_only=True):
+    """The command runs; `identity` is `v1:<boot id>:<pid>:<start>:<nonce>`, never a pid alone."""
+
+    pid: int
+    identity: str
+
+
+class Exited(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The command ended by itself or by a stop: exactly one of code, signal, error is set.
+
+    `ended_ms` is wall milliseconds; `bytes` is the true number of bytes it wrote.
+    """
+
+    code: int | UnsetType = UNSET
+    signal: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    ended_ms: int
+    bytes: int
+
+
+class Lost(Struct, frozen=True):
+    """Neither life nor an exit status can be shown; nothing of the group is alive any more."""

@@ -1,0 +1,301 @@
+"""Messages and their parts, payloads of entries, usage: the stored schema, version 1 (FM-03 to FM-08).
+
+A part is text, image, thinking, toolCall or opaque. `x` carries what one provider needs back
+(signatures, item ids) and is never read by the engine (FM-05). A part of a type this release
+does not know is kept byte for byte and projected as nothing (FM-04).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from perdure.errors import FailureCode
+from perdure.records.codec import decode, decoder, to_raw
+from perdure.records.entries import ModelId
+from perdure.records.names import stored
+from perdure.records.seqs import Seq
+
+StopReason: TypeAlias = Literal["stop", "length", "toolUse", "error", "aborted"]
+
+ARGS_TEXT_BYTES_MAX: Final = 65_536
+"""Longest raw argument text kept when it does not parse (FM-06)."""
+
+
+class Extra(Struct, frozen=True, kw_only=True, rename=stored):
+    """Opaque provider data of a part: provider, wire, adapter version, any JSON (FM-05)."""
+
+    provider_name: str
+    api_name: str
+    adapter_version: int
+    opaque_data: Raw
+
+
+class TextPart(Struct, frozen=True, kw_only=True, tag="text", tag_field="type", omit_defaults=True):
+    """Text."""
+
+    text: str
+    x: Extra | UnsetType = UNSET
+
+
+class ImagePart(
+    Struct, frozen=True, kw_only=True, tag="image", tag_field="type", omit_defaults=True
+):
+    """An image: at most 5 MiB decoded; bytes as base64, or a blob named by `sha256` (BR-14)."""
+
+    mime: str
+    sha256: str
+    data: str | UnsetType = UNSET
+    blob: Literal[True] | UnsetType = UNSET
+
+
+class ThinkingPart(
+    Struct, frozen=True, kw_only=True, tag="thinking", tag_field="type", omit_defaults=True
+):
+    """Reasoning a model showed; goes back to the same model family only (PV-18)."""
+
+    text: str
+    redacted: bool = False
+    x: Extra | UnsetType = UNSET
+
+
+class ToolCallPart(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag="toolCall",
+    tag_field="type",
+    omit_defaults=True,
+    rename=stored,
+):
+    """A call: exactly one of `args` (parsed strictly) and `args_text` (did not parse) (FM-06)."""
+
+    call_id: str
+    name: str
+    args: Mapping[str, Any] | UnsetType = UNSET
+    args_text: str | UnsetType = UNSET
+    x: Extra | UnsetType = UNSET
+
+
+class OpaquePart(
+    Struct, frozen=True, kw_only=True, tag="opaque", tag_field="type", omit_defaults=True
+):
+    """A part that means nothing to this release; kept, shown as unsupported, projected as nothing."""
+
+    x: Extra
+
+
+Part: TypeAlias = TextPart | ImagePart | ThinkingPart | ToolCallPart | OpaquePart
+
+
+class UserMessage(
+    Struct, frozen=True, kw_only=True, tag="user", tag_field="role", omit_defaults=True
+):
+    """What a person or program said; `timestamp` is wall milliseconds, 0 while not yet accepted."""
+
+    content: tuple[Part, ...]
+    timestamp: int = 0
+
+
+class MessageError(Struct, frozen=True, kw_only=True):
+    """Why an assistant message ended in error."""
+
+    code: FailureCode
+    message: str
+
+
+class AssistantMessage(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag="assistant",
+    tag_field="role",
+    omit_defaults=True,
+    rename=stored,
+):
+    """What a model answered. `stop` is derived from the parts; the vendor's word is `stop_detail`."""
+
+    content: tuple[Part, ...]
+    api: str
+    model: ModelId
+    response_id: str | UnsetType = UNSET
+    stop: StopReason
+    stop_detail: str | UnsetType = UNSET
+    error: MessageError | UnsetType = UNSET
+    timestamp: int = 0
+
+    @property
+    def text(self) -> str:
+        """Join the text parts in order."""
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def calls(self) -> tuple[ToolCallPart, ...]:
+        """Answer the calls in source order."""
+        return tuple(part for part in self.content if isinstance(part, ToolCallPart))
+
+
+class Cut(Struct, frozen=True, kw_only=True):
+    """Say that a result was capped: true size in bytes, and which end was kept."""
+
+    bytes: int
+    kept: Literal["head", "tail"]
+
+
+class ToolResultMessage(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag="toolResult",
+    tag_field="role",
+    omit_defaults=True,
+    rename=stored,
+):
+    """What the model is told about one call."""
+
+    call_id: str
+    tool_name: str
+    content: tuple[Part, ...]
+    details: Raw | UnsetType = UNSET
+    is_error: bool
+    cut: Cut | UnsetType = UNSET
+    checkpoint: Raw | UnsetType = UNSET
+
+
+Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage
+
+
+class UserPayload(Struct, frozen=True, kw_only=True):
+    """Payload of `user` and `input` entries."""
+
+    v: Literal[1] = 1
+    messages: tuple[UserMessage, ...]
+
+
+class AssistantPayload(Struct, frozen=True, kw_only=True):
+    """Payload of `assistant` entries."""
+
+    v: Literal[1] = 1
+    message: AssistantMessage
+
+
+class ToolResultPayload(Struct, frozen=True, kw_only=True):
+    """Payload of `tool_result` and `call_result` entries."""
+
+    v: Literal[1] = 1
+    message: ToolResultMessage
+
+
+class SummaryPayload(Struct, frozen=True, kw_only=True):
+    """Payload of `summary` entries: summaries and notes."""
+
+    v: Literal[1] = 1
+    text: str
+
+
+class Cost(Struct, frozen=True, kw_only=True):
+    """A price: decimal text, currency, and the date of the price table."""
+
+    amount: str
+    currency: str
+    prices: str
+
+
+class Usage(Struct, frozen=True, kw_only=True, rename=stored):
+    """What one attempt used, as reported; None is unknown, never zero (FM-08, PV-14).
+
+    `input` excludes cached tokens; `reasoning` is part of `output`.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    reasoning: int | None = None
+    cost: Cost | None = None
+
+
+class UsageElement(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+    """One element of the list `perdure.usage`; an adjustment names the report it corrects (D25)."""
+
+    v: Literal[1]
+    task: Seq
+    conv_id: Seq
+    attempt: int
+    kind: Literal["report", "adjust"]
+    of: Seq | UnsetType = UNSET
+    model: ModelId | UnsetType = UNSET
+    input: int | None
+    output: int | None
+    cache_read: int | None
+    cache_write: int | None
+    reasoning: int | None
+    cost: Cost | None
+
+
+P = TypeVar("P", UserPayload, AssistantPayload, ToolResultPayload)
+
+
+def read_payload(data: Raw, kind: type[P]) -> P:
+    """Decode a payload; a part of an unknown type becomes an `OpaquePart` holding its bytes (FM-04).
+
+    Raises:
+        msgspec.ValidationError: when the payload is not of this kind.
+    """
+    try:
+        return decode(data, kind)
+    except msgspec.ValidationError:
+        return decode(to_raw(_with_opaque_parts(decoder(Any).decode(data))), kind)
+
+
+_KNOWN_PARTS: Final = frozenset({"text", "image", "thinking", "toolCall", "opaque"})
+
+
+def _with_opaque_parts(value: object) -> object:
+    if isinstance(value, list):
+        return [_with_opaque_parts(item) for item in cast("list[object]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, object]", value)
+    changed = {key: _with_opaque_parts(item) for key, item in fields.items()}
+    content = fields.get("content")
+    if isinstance(content, list):
+        changed["content"] = [_known_part(part) for part in cast("list[object]", content)]
+    return changed
+
+
+def _known_part(part: object) -> object:
+    if isinstance(part, dict) and cast("dict[str, object]", part).get("type") in _KNOWN_PARTS:
+        return cast("object", part)
+    return {"type": "opaque", "x": {"p": "", "a": "", "n": 0, "d": part}}
+
+
+def text_message(text: str, timestamp: int = 0) -> UserMessage:
+    """Make a user message of one text."""
+    return UserMessage(content=(TextPart(text=text),), timestamp=timestamp)
+
+
+def payload_raw(payload: UserPayload | AssistantPayload | ToolResultPayload) -> Raw:
+    """Encode a payload."""
+    return to_raw(payload)
+
+
+def estimated_tokens(parts: Sequence[Part]) -> int:
+    """Estimate tokens: characters / 4 rounded up, arguments as their JSON, 1,200 an image (D15)."""
+    characters = images = 0
+    for part in parts:
+        match part:
+            case TextPart(text=text) | ThinkingPart(text=text):
+                characters += len(text)
+            case ToolCallPart(name=name, args=args, args_text=text):
+                characters += len(name)
+                if args is not UNSET:
+                    characters += len(msgspec.json.encode(args))
+                elif text is not UNSET:
+                    characters += len(text)
+            case ImagePart():
+                images += 1
+            case OpaquePart():
+                pass
+    return -(-characters // 4) + 1200 * images

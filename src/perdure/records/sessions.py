@@ -1,0 +1,124 @@
+"""What crosses the storage ports besides records: session facts, scans, pages."""
+
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Raw, Struct
+
+from perdure.records.seqs import Seq
+
+Order: TypeAlias = Literal["asc", "desc"]
+
+SCAN_LIMIT_MAX: Final = 10_000
+"""Most rows one scan answers (ST-13)."""
+
+COMMITS_LIMIT_MAX: Final = 1_000
+"""Most commits one page of the journal answers (BR-10)."""
+
+NAME_BYTES_MAX: Final = 256
+"""Longest session name in UTF-8 bytes (SN-03)."""
+
+
+class Owner(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The process that has a session open for writing; `since` is wall milliseconds."""
+
+    pid: int
+    host: str
+    since: int
+    epoch: int = 0
+    control: str | None = None
+
+
+class SessionInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session's facts (SN-07): `id` is random and permanent, `name` unique and changeable.
+
+    Times are wall milliseconds; `epoch` counts openings for writing; `damaged` names the reason a
+    session cannot be read, else it is None.
+    """
+
+    id: str
+    name: str
+    created_ms: int = 0
+    last_commit_ms: int = 0
+    last_seq: Seq = Seq(0)
+    format: int = 1
+    epoch: int = 0
+    owner: Owner | None = None
+    damaged: str | None = None
+
+
+class Opening(Struct, frozen=True, kw_only=True):
+    """Who opened a session when; `closed_ms` is None after a kill (SN-14)."""
+
+    epoch: int
+    pid: int
+    host: str
+    opened_ms: int
+    closed_ms: int | None = None
+
+
+class ConversationScan(Struct, frozen=True, kw_only=True):
+    """Which conversations: bounds are exclusive ids; filters apply before the limit (ST-13)."""
+
+    after: Seq | None = None
+    before: Seq | None = None
+    order: Order = "asc"
+    limit: int
+    parent: Seq | None = None
+    owner: Seq | None = None
+    as_of: Seq | None = None
+
+
+class EntryScan(Struct, frozen=True, kw_only=True):
+    """Which entries; local to `conv_id` when given (X43)."""
+
+    after: Seq | None = None
+    before: Seq | None = None
+    order: Order = "asc"
+    limit: int
+    conv_id: Seq | None = None
+    kind: str | None = None
+    key: str | None = None
+    as_of: Seq | None = None
+
+
+class TaskScan(Struct, frozen=True, kw_only=True):
+    """Which tasks; `live` True answers non-terminal ones only, False terminal ones only."""
+
+    after: Seq | None = None
+    before: Seq | None = None
+    order: Order = "asc"
+    limit: int
+    conv_id: Seq | None = None
+    kind: str | None = None
+    live: bool | None = None
+    as_of: Seq | None = None
+
+
+class ListPage(Struct, frozen=True, kw_only=True):
+    """Which elements of a list: `after` and `before` are exclusive seqs, `as_of` inclusive.
+
+    `stop_at_tag` ends the page with the first element of that tag and never looks past `limit`.
+    """
+
+    after: Seq | None = None
+    before: Seq | None = None
+    order: Order = "asc"
+    limit: int
+    as_of: Seq | None = None
+    stop_at_tag: str | None = None
+
+
+class StoredValue(Struct, frozen=True, kw_only=True):
+    """A scalar with the seq that set it; `key` is the address key."""
+
+    key: str
+    seq: Seq
+    value_json: Raw
+
+
+class ListElement(Struct, frozen=True, kw_only=True):
+    """One list element with the seq that appended it."""
+
+    seq: Seq
+    value_json: Raw
+    tag: str | None = None
