@@ -36,11 +36,17 @@ def nouns() -> list[type[msgspec.Struct]]:
     return [found[name] for name in sorted(found)]
 
 
+def stays_in_memory(noun: type[msgspec.Struct]) -> bool:
+    """Tell whether a noun has no stored form: its field names were never given one."""
+    return any("_" in field.encode_name for field in msgspec.structs.fields(noun))
+
+
 def pairs() -> set[Pair]:
-    """Walk every field of every noun."""
+    """Walk every field of every noun that is stored."""
     return {
         Pair(field.encode_name, field.name, noun.__name__)
         for noun in nouns()
+        if not stays_in_memory(noun)
         for field in msgspec.structs.fields(noun)
     }
 

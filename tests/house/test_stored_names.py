@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from tests.house.stored_names import nouns, pairs, written
+from tests.house.stored_names import nouns, pairs, stays_in_memory, written
 
 CAMEL = re.compile(r"[a-z][a-zA-Z0-9]*")
 TIMES = re.compile(r"(time|timestamp|.*_ms|.*_at|not_before)")
@@ -20,6 +20,9 @@ def test_the_table_pairs_every_stored_name_with_its_python_name() -> None:
 @pytest.mark.spec("FM-17")
 def test_stored_names_are_camel_case() -> None:
     assert [pair for pair in pairs() if not CAMEL.fullmatch(pair.stored)] == []
+    for noun in filter(stays_in_memory, nouns()):
+        renamed = [f.name for f in msgspec.structs.fields(noun) if f.encode_name != f.name]
+        assert not renamed, f"{noun.__name__} is stored in part: give every field its stored name"
 
 
 @pytest.mark.spec("FM-17")
