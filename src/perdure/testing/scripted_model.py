@@ -1,4 +1,4 @@
-"""The scripted model, under the name tests look for; the shipped one is `perdure.providers` (K57)."""
+"""The scripted model under the name tests look for; `perdure.providers` ships it (K57)."""
 
 from perdure.providers.script import END as END
 from perdure.providers.script import UNLIMITED as UNLIMITED
