@@ -22,7 +22,7 @@ help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
 run: $(VENV)/run.done ## set up and answer one prompt with the local model (PROMPT="…")
-	$(BIN)/perdure run "$(PROMPT)"
+	$(BIN)/perdure run --model local:smollm2 "$(PROMPT)"
 
 setup: $(VENV)/dev.done ## everything that developing needs, from the lock
 
