@@ -26,6 +26,9 @@ from tests.house.source import (
 ROOM_CARD = ("May touch:", "May not touch:")
 ROOM_CARD_WORDS_MAX = 100
 
+NOUNS = (["perdure", "errors"], ["perdure", "ports"], ["perdure", "records"])
+"""What every room may name, the testing kit above all."""
+
 LOADERS = {"importlib.import_module", "import_module", "__import__"}
 LOADS_BY_NAME = {"opening.py", "cli"}
 """The composition root's `load`, and the lazy group of the command line (K06)."""
@@ -61,12 +64,22 @@ def test_room_states_what_it_may_touch(room: Path) -> None:
     assert len(card.split()) <= ROOM_CARD_WORDS_MAX
 
 
+@pytest.mark.parametrize("room", rooms(), ids=lambda room: room.name)
+def test_room_opens_on_its_own_modules_only(room: Path) -> None:
+    """The contracts look at a room's modules; its `__init__` may add nothing foreign."""
+    for node in ast.parse((room / "__init__.py").read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[:2] in (["perdure", room.name], *NOUNS)
+        assert not isinstance(node, ast.Import)
+
+
 @pytest.mark.parametrize("module", modules(), ids=module_id)
 def test_no_import_is_hidden_from_the_reader(module: Module) -> None:
     assert "TYPE_CHECKING" not in module.text
     for function in functions(module.tree):
         for node in ast.walk(function):
-            assert not isinstance(node, ast.Import | ast.ImportFrom), f"late import: {node.lineno}"
+            late = isinstance(node, ast.Import | ast.ImportFrom)
+            assert not late, f"late import in {function.name}"
 
 
 @pytest.mark.parametrize("module", modules(), ids=module_id)
@@ -101,7 +114,7 @@ def test_no_global_statement(module: Module) -> None:
 
 @pytest.mark.parametrize("module", modules(), ids=module_id)
 def test_only_storage_and_hosts_sync_files(module: Module) -> None:
-    used = [node.lineno for node in ast.walk(module.tree) if last_word(node) in SYNCS]
+    used = [last_word(node) for node in ast.walk(module.tree) if last_word(node) in SYNCS]
     assert not used or module.room in MAY_SYNC, used
 
 
