@@ -32,7 +32,7 @@ RejectionCode: TypeAlias = Literal[
 """The codes of D37; a rejection carries exactly one of them."""
 
 FaultCode: TypeAlias = Literal["storage", "fenced", "forked", "defect"]
-"""Why a session stopped: its storage failed, it was fenced (D18), used in a forked child, or a defect."""
+"""Why a session stopped: storage failed, fenced (D18), used in a forked child, or a defect."""
 
 FailureCode: TypeAlias = Literal[
     "overflow",
@@ -142,7 +142,7 @@ class ProviderError(PerdureError):
         refused: `(message index, part index)` in the request that the provider refused (PV-21).
     """
 
-    def __init__(  # noqa: PLR0913 - flat facts, all keyword-only
+    def __init__(
         self,
         code: FailureCode,
         message: str,
@@ -170,4 +170,4 @@ class InvalidArguments(PerdureError):
 
 
 class ToolFailed(PerdureError):
-    """Say in words for the model that a call failed; any other exception of a tool reads the same."""
+    """Say in words for the model that a call failed; any other exception reads the same."""

@@ -6,7 +6,7 @@ a public suite in `perdure.testing` that also runs on its fake.
 
 Rules that belong to the ports: a cancelled caller of `commit` neither loses nor splits it; a
 `Storage` used in a forked process raises before writing; `reconcile` may be called any number of
-times.
+times. A method that answers nothing is its docstring alone.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -52,7 +52,6 @@ class Clock(Protocol):
 
     async def sleep(self, ms: int) -> None:
         """Wait; cancellable."""
-        ...
 
 
 class Randomness(Protocol):
@@ -80,7 +79,6 @@ class Span(Protocol):
 
     def set(self, **facts: str | int | float | bool) -> None:
         """Add facts."""
-        ...
 
 
 class Telemetry(Protocol):
@@ -113,7 +111,6 @@ class Storage(Protocol):
             Rejected: `invariant`, before admission; nothing changed and no seq was used.
             Faulted: after admission; the batch is on disk whole or not at all.
         """
-        ...
 
     async def commits(self, *, after: Seq, limit: int) -> Sequence[Commit]:
         """Answer main commits in order, `after` exclusive (a commit's end), limit 1 to 1,000."""
@@ -130,7 +127,7 @@ class Storage(Protocol):
     async def conversations(
         self, ids: Sequence[Seq], *, as_of: Seq | None = None
     ) -> Mapping[Seq, ConversationState]:
-        """Answer the conversations that exist, now or at a main boundary; absent ones are missing."""
+        """Answer conversations, now or at a main boundary; absent ones are missing."""
         ...
 
     async def scan_conversations(self, scan: ConversationScan) -> Sequence[ConversationState]:
@@ -169,7 +166,6 @@ class Storage(Protocol):
 
     async def close(self) -> None:
         """Stop admission, finish admitted writes, release everything; retire nothing (ST-26)."""
-        ...
 
 
 class Sessions(Protocol):
@@ -181,7 +177,7 @@ class Sessions(Protocol):
         Creating makes an empty session (no seq used).
 
         Raises:
-            Rejected: `not_found` for an absent session without `create`; `invariant` for a bad name.
+            Rejected: `not_found` for an absent session without `create`; `invariant`: bad name.
             StorageBusy: another live process owns it.
             FormatUnsupported, StorageDamaged: as they say; nothing was changed.
         """
@@ -193,15 +189,12 @@ class Sessions(Protocol):
 
     async def rename(self, old: str, new: str) -> None:
         """Give a session a new unique name."""
-        ...
 
     async def delete(self, name: str) -> None:
         """Delete a session that nobody owns; whole or not at all."""
-        ...
 
     async def close(self) -> None:
         """Close the container and what is open in it."""
-        ...
 
 
 class ModelStream(Protocol):
@@ -233,11 +226,9 @@ class Models(Protocol):
 
     async def cancel(self, handle: DeferredHandle) -> None:
         """Cancel deferred work; harmless after completion."""
-        ...
 
     async def close(self) -> None:
         """Release clients and servers."""
-        ...
 
 
 class ProcessHost(Protocol):
@@ -270,7 +261,6 @@ class ProcessHost(Protocol):
 
     async def forget(self, ref: LaunchRef) -> None:
         """Remove the launch folder of an ended launch whose result is stored."""
-        ...
 
 
 class Files(Protocol):
@@ -312,7 +302,6 @@ class Signal(Protocol):
 
     async def wait(self) -> None:
         """Wait until it fires."""
-        ...
 
 
 class Memos(Protocol):
@@ -324,7 +313,6 @@ class Memos(Protocol):
 
     async def set(self, key: str, value: JsonValue) -> None:
         """Store a memo; durable when it returns."""
-        ...
 
 
 class ToolSink(Protocol):
@@ -337,39 +325,30 @@ class ToolSink(Protocol):
 
     def write(self, text: str) -> None:
         """Add output text; capped by the tool's output policy."""
-        ...
 
     def details(self, value: JsonValue) -> None:
         """Set the result's details; replaced on repeat."""
-        ...
 
     def image(self, image: ImagePart) -> None:
         """Add an image block to the result."""
-        ...
 
     def error(self, *, is_error: bool = True) -> None:
         """Mark the result as an error without raising."""
-        ...
 
     def usage(self, usage: Usage) -> None:
         """Report usage; stored with the outcome."""
-        ...
 
     def handoff(self, text: str) -> None:
         """Ask for a context reset to this text after the exchange."""
-        ...
 
     def add_tools(self, names: Sequence[str]) -> None:
         """Add tools to the active ones at settlement; unknown names are dropped."""
-        ...
 
     def terminate(self, *, value: bool = True) -> None:
         """Ask that the run stops after this exchange."""
-        ...
 
     async def progress(self, partial: JsonObject) -> None:
         """Store a checkpoint; durable when it returns, reported by recovery (TL-24)."""
-        ...
 
 
 class ConversationReader(Protocol):
@@ -519,4 +498,3 @@ class LaunchingTool(Protocol):
         ref: LaunchRef,
     ) -> None:
         """Write the result of an ended command to the sink."""
-        ...

@@ -4,7 +4,7 @@ A token binds namespace and key once. Two addresses are equal when class, lifeti
 namespace and key are equal; keys compare by UTF-8 bytes, which is code-point order.
 """
 
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -56,10 +56,12 @@ class _Token(Generic[T]):
         self.key = key
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Token)
-            and _family(self) is _family(other)
-            and (self.namespace, self.key) == (other.namespace, other.key)
+        if not isinstance(other, _Token):
+            return NotImplemented
+        token = cast("_Token[object]", other)
+        return _family(self) is _family(token) and (self.namespace, self.key) == (
+            token.namespace,
+            token.key,
         )
 
     def __hash__(self) -> int:
@@ -135,7 +137,7 @@ SCOPE_ID_BYTES_MAX: Final = 1024
 
 
 class WorkingScope(Struct, frozen=True):
-    """A named working lifetime: durable until retired, never inherited or rewound (WS-01, WS-02)."""
+    """A named working lifetime: durable until retired, never inherited (WS-01, WS-02)."""
 
     id: str
 

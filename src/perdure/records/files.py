@@ -17,7 +17,7 @@ class FileSlice(Struct, frozen=True, kw_only=True):
 
 
 class FileInfo(Struct, frozen=True, kw_only=True):
-    """One directory row; `target` is a symlink's text. `addressable` is False for names not UTF-8."""
+    """One folder row; `target` is a symlink's text, `addressable` says that the name is UTF-8."""
 
     path: str
     kind: FileKind

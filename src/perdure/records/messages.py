@@ -1,4 +1,4 @@
-"""Messages and their parts, payloads of entries, usage: the stored schema, version 1 (FM-03 to FM-08).
+"""Messages, their parts, payloads of entries, usage: the stored schema 1 (FM-03 to FM-08).
 
 A part is text, image, thinking, toolCall or opaque. `x` carries what one provider needs back
 (signatures, item ids) and is never read by the engine (FM-05). A part of a type this release
@@ -81,7 +81,7 @@ class ToolCallPart(
 class OpaquePart(
     Struct, frozen=True, kw_only=True, tag="opaque", tag_field="type", omit_defaults=True
 ):
-    """A part that means nothing to this release; kept, shown as unsupported, projected as nothing."""
+    """A part unknown to this release: kept, shown as unsupported, projected as nothing."""
 
     x: Extra
 
@@ -114,7 +114,7 @@ class AssistantMessage(
     omit_defaults=True,
     rename=stored,
 ):
-    """What a model answered. `stop` is derived from the parts; the vendor's word is `stop_detail`."""
+    """What a model answered; `stop` comes from the parts, `stop_detail` is the vendor's word."""
 
     content: tuple[Part, ...]
     api: str

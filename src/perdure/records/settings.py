@@ -1,4 +1,4 @@
-"""Settings a generation captures when it is created (GN-01, D31), and process-local limits (K51)."""
+"""Settings a generation captures at its creation (GN-01, D31); process-local limits (K51)."""
 
 from typing import Final, Literal, TypeAlias
 

@@ -10,7 +10,11 @@ of at most 4,300 digits, no lone surrogate, no NUL (VD-16 to VD-18).
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
 from msgspec import Struct
@@ -31,9 +35,29 @@ INTEGER_DIGITS_MAX: Final = 4_300
 _INTEGER_BITS_SAFE: Final = 14_000
 """Integers up to this many bits certainly have fewer digits than the limit."""
 
+REPAIR_VALUES_MAX: Final = 1_000_000
+"""Most values that `repair` walks: one small object can hold itself a million times over."""
+
+_WRITTEN_CHARACTERS_MAX: Final = 200
+_WRITERS: Final[tuple[tuple[type[Any], Callable[[Any], str]], ...]] = (
+    (bytes, repr),
+    (bytearray, repr),
+    (complex, repr),
+    (Decimal, str),
+    (date, date.isoformat),
+    (datetime, datetime.isoformat),
+    (time, time.isoformat),
+    (timedelta, str),
+)
+_CONTAINERS: Final = cast("tuple[type[Any], ...]", (dict, list, tuple, set, frozenset))
+_kind_of: Final = cast("Callable[[object], type[object]]", type)
+_NOT_FINITE: Final = MappingProxyType({"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"})
+_TOO_LONG: Final = f"integer of more than {INTEGER_DIGITS_MAX} digits"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
 
 class Repairs(Struct, frozen=True, kw_only=True):
-    """Count what `repair` replaced: lone surrogates, NULs, and numbers that are not finite."""
+    """Count what `repair` replaced in texts and keys: lone surrogates and NULs."""
 
     surrogates: int = 0
     nul: int = 0
@@ -55,18 +79,17 @@ def _refuse(path: str, what: str) -> NoReturn:
     )
 
 
-def _bad_text(text: str) -> str | None:
-    if "\x00" in text:
-        return "text with a NUL"
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return "text with a lone surrogate"
-    return None
+def _is_bad_text(text: str) -> bool:
+    if text.isascii():
+        return "\x00" in text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return "\x00" in text
 
 
-def _too_long(number: int) -> bool:
+def _is_too_long(number: int) -> bool:
     return number.bit_length() > _INTEGER_BITS_SAFE and abs(number) >= 10**INTEGER_DIGITS_MAX
 
 
@@ -76,116 +99,187 @@ def check(value: object, path: str = "$") -> None:
     Raises:
         Rejected: `invariant`, with `details["path"]`.
     """
-    _check(value, path, 0)
+    if not _is_strict(value, 0):
+        _refuse_fault(value, path, 0)
 
 
-def _check(value: object, path: str, depth: int) -> None:
-    kind = type(value)
+def _is_strict(value: Any, depth: int) -> bool:
+    """Judge without spelling paths, which cost more than the rest; nearly every value passes."""
+    kind = _kind_of(value)
+    if kind is dict:
+        for key in value:
+            if type(key) is not str or _is_bad_text(key):
+                return False
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        return _is_strict_leaf(value, kind)
+    if depth >= DEPTH_MAX:
+        return False
+    below = depth + 1
+    for item in value:
+        if type(item) is str:
+            if _is_bad_text(item):
+                return False
+        elif item is not None and not _is_strict(item, below):
+            return False
+    return True
+
+
+def _is_strict_leaf(value: Any, kind: type[object]) -> bool:
+    if kind is int:
+        return not _is_too_long(value)
+    if kind is float:
+        return math.isfinite(value)
     if kind is str:
-        fault = _bad_text(cast("str", value))
-        if fault:
-            _refuse(path, fault)
-    elif value is None or kind is bool:
-        return
-    elif kind is int:
-        if _too_long(cast("int", value)):
-            _refuse(path, f"an integer of more than {INTEGER_DIGITS_MAX} digits")
-    elif kind is float:
-        if not math.isfinite(cast("float", value)):
-            _refuse(path, f"the number {value}")
-    elif depth >= DEPTH_MAX:
-        _refuse(path, f"nesting deeper than {DEPTH_MAX} (or a cycle)")
-    elif kind is dict:
+        return not _is_bad_text(value)
+    return value is None or kind is bool
+
+
+def _refuse_fault(value: Any, path: str, depth: int) -> None:
+    """Walk again, spelling paths, to the first fault."""
+    fault = _fault(value, depth)
+    if fault is not None:
+        _refuse(path, fault)
+    if type(value) is dict:
         for key, item in cast("dict[object, object]", value).items():
             if type(key) is not str:
                 _refuse(path, f"a key of type {type(key).__name__}")
-            fault = _bad_text(key)
-            if fault:
-                _refuse(path, f"a key: {fault}")
-            _check(item, f"{path}.{key}", depth + 1)
-    elif kind is list or kind is tuple:
+            if _is_bad_text(key):
+                _refuse(path, f"a key: {_text_fault(key)}")
+            _refuse_fault(item, f"{path}.{key}", depth + 1)
+    elif type(value) is list or type(value) is tuple:
         for index, item in enumerate(cast("list[object]", value)):
-            _check(item, f"{path}[{index}]", depth + 1)
-    else:
-        _refuse(path, f"a value of type {kind.__name__}")
+            _refuse_fault(item, f"{path}[{index}]", depth + 1)
+
+
+def _fault(value: Any, depth: int) -> str | None:
+    kind = _kind_of(value)
+    if kind is dict or kind is list or kind is tuple:
+        return f"nesting deeper than {DEPTH_MAX} (or a cycle)" if depth >= DEPTH_MAX else None
+    if _is_strict_leaf(value, kind):
+        return None
+    if kind is str:
+        return _text_fault(value)
+    if kind is int:
+        return f"an integer of more than {INTEGER_DIGITS_MAX} digits"
+    return f"the number {value}" if kind is float else f"a value of type {kind.__name__}"
+
+
+def _text_fault(text: str) -> str:
+    return "text with a NUL" if "\x00" in text else "text with a lone surrogate"
 
 
 def repair_text(text: str) -> tuple[str, Repairs]:
     """Replace lone surrogates by U+FFFD and NUL by U+2400, and count them (VD-16)."""
-    if text.isascii() and "\x00" not in text:
+    if not _is_bad_text(text):
         return text, NO_REPAIRS
     nul = text.count("\x00")
-    if nul:
-        text = text.replace("\x00", "\u2400")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        surrogates = sum(1 for char in text if "\ud800" <= char <= "\udfff")
-        fixed = "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
-        return fixed, Repairs(surrogates=surrogates, nul=nul)
-    return text, Repairs(nul=nul) if nul else NO_REPAIRS
+    fixed, surrogates = _SURROGATE.subn("\ufffd", text.replace("\x00", "\u2400"))
+    return fixed, Repairs(surrogates=surrogates, nul=nul)
 
 
 def repair(value: object) -> tuple[JsonValue, Repairs]:
-    """Turn a tool's or model's value into strict JSON; nothing raises (VD-16).
+    """Turn a tool's or model's value into strict JSON of its own; nothing raises (VD-16).
 
     Text as `repair_text`, keys too (a key that then collides gets `~2`, `~3`, …); NaN and
-    infinities become the texts "NaN", "Infinity", "-Infinity"; anything that is not JSON, is
-    nested too deep or is too long an integer becomes its `repr`, cut to 200 characters.
+    infinities become the texts "NaN", "Infinity", "-Infinity"; sets become lists. What is no
+    JSON at all becomes a text: bytes, decimals and times as Python writes them, cut to 200
+    characters; any other object as its type's name, such as `<Socket>`. So does a container that
+    holds itself, lies deeper than 100, or comes after the first million values.
+
+    No code of the value's own type is run, so a hostile object can neither raise nor wait here.
     """
-    return _repair(value, 0)
+    walk = _Repair()
+    fixed = walk.value(value, 0)
+    return fixed, Repairs(surrogates=walk.surrogates, nul=walk.nul)
 
 
-def _repair(value: object, depth: int) -> tuple[JsonValue, Repairs]:
-    if isinstance(value, str):
-        return repair_text(value)
-    if value is None or isinstance(value, bool):
-        return value, NO_REPAIRS
-    if isinstance(value, int):
-        return (
-            (int(value), NO_REPAIRS) if not _too_long(value) else ("integer too long", NO_REPAIRS)
-        )
-    if isinstance(value, float):
-        return _repair_float(value), NO_REPAIRS
-    if depth < DEPTH_MAX and isinstance(value, Mapping):
-        return _repair_mapping(cast("Mapping[object, object]", value), depth)
-    if depth < DEPTH_MAX and isinstance(value, list | tuple):
-        total = NO_REPAIRS
-        items: list[JsonValue] = []
-        for item in cast("Sequence[object]", value):
-            fixed, repairs = _repair(item, depth + 1)
-            items.append(fixed)
-            total += repairs
-        return items, total
-    return repair_text(_short_repr(value))
+class _Repair:
+    """Walk one value; hold the counts, and the containers that are open around the walk."""
+
+    __slots__ = ("_left", "_open", "nul", "surrogates")
+
+    def __init__(self) -> None:
+        self.surrogates = self.nul = 0
+        self._open: set[int] = set()
+        self._left = REPAIR_VALUES_MAX
+
+    def value(self, value: Any, depth: int) -> JsonValue:
+        kind = _kind_of(value)
+        self._left -= 1
+        if issubclass(kind, str):
+            return self.text(str.__str__(value))
+        if issubclass(kind, _CONTAINERS):
+            return self._container(value, kind, depth)
+        return self._leaf(value, kind)
+
+    def text(self, text: str) -> str:
+        fixed, repairs = repair_text(text)
+        self.surrogates += repairs.surrogates
+        self.nul += repairs.nul
+        return fixed
+
+    def _leaf(self, value: Any, kind: type[object]) -> JsonValue:
+        if value is None or kind is bool:
+            return value
+        if issubclass(kind, int):
+            number = int.__int__(value)
+            return _TOO_LONG if _is_too_long(number) else number
+        if issubclass(kind, float):
+            number = float.__float__(value)
+            return number if math.isfinite(number) else _NOT_FINITE[repr(number)]
+        return self.text(_described(value, kind))
+
+    def _container(self, value: Any, kind: type[object], depth: int) -> JsonValue:
+        if depth >= DEPTH_MAX or id(value) in self._open or self._left < 0:
+            return self.text(f"<{_type_name(kind)}>")
+        self._open.add(id(value))
+        # The built-in type's methods, for a subclass's own may do anything; copied, for another
+        # thread may change the container meanwhile.
+        own = next(own for own in _CONTAINERS if issubclass(kind, own))
+        fixed: JsonValue
+        if own is dict:
+            fixed = self._object(list(cast("Any", dict).items(value)), depth + 1)
+        else:
+            fixed = [self.value(item, depth + 1) for item in list(own.__iter__(value))]
+        self._open.discard(id(value))
+        return fixed
+
+    def _object(self, pairs: list[tuple[object, object]], depth: int) -> JsonValue:
+        fixed: dict[str, JsonValue] = {}
+        last_numbers: dict[str, int] = {}
+        for raw_key, item in pairs:
+            key = unique = self._key(raw_key)
+            while unique in fixed:
+                last_numbers[key] = last_numbers.get(key, 1) + 1
+                unique = f"{key}~{last_numbers[key]}"
+            fixed[unique] = self.value(item, depth)
+        return fixed
+
+    def _key(self, key: Any) -> str:
+        kind = _kind_of(key)
+        if issubclass(kind, str):
+            return self.text(str.__str__(key))
+        if issubclass(kind, _CONTAINERS):
+            return self.text(f"<{_type_name(kind)}>")
+        leaf = self._leaf(key, kind)
+        return leaf if isinstance(leaf, str) else json.dumps(leaf)
 
 
-def _short_repr(value: object) -> str:
-    try:
-        return repr(value)[:200]
-    except Exception:  # noqa: BLE001 - a foreign object's repr may do anything; this door never raises
-        return f"<{type(value).__name__}>"
+def _described(value: Any, kind: type[object]) -> str:
+    """Write an object that is no JSON, with code of the standard library only."""
+    # Compared by identity: a metaclass may do anything in `==` and `hash`, a foreign zone in
+    # `utcoffset`.
+    write = next((write for known, write in _WRITERS if known is kind), None)
+    zone: object = value.tzinfo if kind is datetime or kind is time else None
+    if write is not None and (zone is None or type(zone) is timezone):
+        return write(value)[:_WRITTEN_CHARACTERS_MAX]
+    return f"<{_type_name(kind)}>"
 
 
-def _repair_float(value: float) -> JsonValue:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return float(value)
-
-
-def _repair_mapping(value: Mapping[object, object], depth: int) -> tuple[JsonValue, Repairs]:
-    total = NO_REPAIRS
-    fixed: dict[str, JsonValue] = {}
-    for raw_key, raw_item in value.items():
-        key, key_repairs = repair_text(raw_key if isinstance(raw_key, str) else str(raw_key))
-        unique, number = key, 2
-        while unique in fixed:
-            unique, number = f"{key}~{number}", number + 1
-        fixed[unique], item_repairs = _repair(raw_item, depth + 1)
-        total = total + key_repairs + item_repairs
-    return fixed, total
+def _type_name(kind: type[object]) -> str:
+    # The slot itself: a metaclass may answer anything, or raise, for `kind.__name__`.
+    return type.__dict__["__name__"].__get__(kind)[:_WRITTEN_CHARACTERS_MAX]
 
 
 def parse_object(text: str) -> dict[str, Any]:
@@ -193,32 +287,47 @@ def parse_object(text: str) -> dict[str, Any]:
 
     Refused: NaN, infinities and numbers that overflow, trailing commas, two documents, duplicate
     keys, a top level that is not an object, depth over 100, integers over 4,300 digits, cut text.
+    Lone surrogates and NULs, raw or as escapes, are repaired and not refused (VD-16).
 
     Raises:
         InvalidArguments: with the fault, for the model to read.
     """
+    return parse_repaired(text)[0]
+
+
+def parse_repaired(text: str) -> tuple[dict[str, Any], Repairs]:
+    """Parse as `parse_object`, and count what was repaired, for `meta.repaired`.
+
+    Raises:
+        InvalidArguments: with the fault, for the model to read.
+    """
+    clean, raw_repairs = repair_text(text)
     try:
-        value: object = _DECODER.decode(text)
-    except InvalidArguments:
-        raise
+        value: object = _DECODER.decode(clean)
     except RecursionError:
-        raise InvalidArguments(f"nesting deeper than {DEPTH_MAX}") from None
+        raise InvalidArguments(_TOO_DEEP) from None
     except ValueError as error:
         raise InvalidArguments(f"not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InvalidArguments(f"the top level is a {type(value).__name__}, not an object")
-    try:
-        check(cast("object", value))
-    except Rejected as error:
-        if (
-            error.details.get("path") is not None
-            and "surrogate" not in error.message
-            and ("NUL" not in error.message)
-        ):
-            raise InvalidArguments(error.message) from None
-        repaired, _ = repair(cast("object", value))
-        return cast("dict[str, Any]", repaired)
-    return cast("dict[str, Any]", value)
+        raise InvalidArguments(f"the top level is {_JSON_WORDS[type(value)]}, not an object")
+    fields = cast("dict[str, Any]", value)
+    if _is_strict(fields, 0):
+        return fields, raw_repairs
+    # The decoder lets two things through: what is nested too deep, and texts to be repaired.
+    if _is_deep(fields, 0):
+        raise InvalidArguments(_TOO_DEEP)
+    fixed, repairs = repair(fields)
+    return cast("dict[str, Any]", fixed), raw_repairs + repairs
+
+
+def _is_deep(value: object, depth: int) -> bool:
+    if isinstance(value, dict):
+        inner = list(cast("dict[str, object]", value).values())
+    elif isinstance(value, list):
+        inner = cast("list[object]", value)
+    else:
+        return False
+    return depth >= DEPTH_MAX or any(_is_deep(item, depth + 1) for item in inner)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -227,7 +336,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise InvalidArguments(f"the key {key!r} stands twice in one object")
+                raise InvalidArguments(f"the key {key[:80]!r} stands twice in one object")
             seen.add(key)
     return result
 
@@ -240,7 +349,7 @@ def _finite(text: str) -> float:
 
 
 def _integer(text: str) -> int:
-    if len(text) > INTEGER_DIGITS_MAX:
+    if len(text.removeprefix("-")) > INTEGER_DIGITS_MAX:
         raise InvalidArguments(f"an integer of more than {INTEGER_DIGITS_MAX} digits")
     return int(text)
 
@@ -248,6 +357,18 @@ def _integer(text: str) -> int:
 def _no_constant(text: str) -> NoReturn:
     raise InvalidArguments(f"{text} is not JSON")
 
+
+_TOO_DEEP: Final = f"nesting deeper than {DEPTH_MAX}"
+_JSON_WORDS: Final[Mapping[type[object], str]] = MappingProxyType(
+    {
+        list: "a list",
+        str: "a text",
+        int: "a number",
+        float: "a number",
+        bool: "a boolean",
+        type(None): "null",
+    }
+)
 
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_no_duplicates,
