@@ -1,0 +1,76 @@
+"""What each write does to a task or a conversation: pure functions, the same on every backend.
+
+Storage folds writes into the state that reads answer. A write that does not fit (a second
+settlement, a patch of nothing) is `Rejected` before anything is published.
+"""
+
+from typing import Final
+
+from msgspec import UNSET, Struct, structs
+
+from perdure.records.codec import EMPTY_OBJECT, merge_object
+from perdure.records.conversations import InboxItem, QueueMode
+from perdure.records.tasks import Task
+from perdure.records.writes import InsertTask, PatchConversation, PatchTask, SettleTask
+
+
+class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
+    """The fields of a conversation that a patch may change, after one patch (ST-32)."""
+
+    inbox: tuple[InboxItem, ...] = ()
+    label: str | None = None
+    steering_mode: QueueMode = "all"
+    follow_up_mode: QueueMode = "all"
+
+
+NEW_SETTINGS: Final = Settings()
+
+
+def patch_settings(settings: Settings, write: PatchConversation) -> Settings:
+    """Answer the settings after a patch; an absent field keeps what was there."""
+    return Settings(
+        inbox=settings.inbox if write.inbox is UNSET else write.inbox,
+        label=settings.label if write.label is UNSET else write.label,
+        steering_mode=(
+            settings.steering_mode if write.steering_mode is UNSET else write.steering_mode
+        ),
+        follow_up_mode=(
+            settings.follow_up_mode if write.follow_up_mode is UNSET else write.follow_up_mode
+        ),
+    )
+
+
+def new_task(write: InsertTask) -> Task:
+    """Answer the task that an insert creates; its id is the seq."""
+    return Task(
+        id=write.seq,
+        conv_id=write.conv_id,
+        kind=write.kind,
+        at_entry=write.at_entry,
+        spawned_by=write.spawned_by,
+        after=write.after,
+        status=write.status,
+        state_json=write.state_json,
+    )
+
+
+def patch_task(task: Task, write: PatchTask | SettleTask) -> Task:
+    """Answer the task after a patch or its settlement; state merges field by field (TK-14)."""
+    state = task.state_json
+    if write.state_json is not UNSET:
+        state = merge_object(state, write.state_json, write.unset)
+    elif write.unset:
+        state = merge_object(state, EMPTY_OBJECT, write.unset)
+    if type(write) is SettleTask:
+        return structs.replace(task, status=write.status, state_json=state)
+    assert type(write) is PatchTask
+    return structs.replace(
+        task,
+        status=task.status if write.status is UNSET else write.status,
+        state_json=state,
+        after=task.after if write.after is UNSET else write.after,
+        owns=task.owns if write.owns is UNSET else write.owns,
+        abort_requested=(
+            task.abort_requested if write.abort_requested is UNSET else write.abort_requested
+        ),
+    )
