@@ -54,6 +54,11 @@ def test_the_lock_holds_what_the_project_asks_for(name: str, extras: list[str]) 
         assert numbers(match[2]) <= numbers(pinned[match[1]]) < numbers(match[3]), match[1]
 
 
+def test_the_two_locks_agree() -> None:
+    small, large = (dict(PINNED.findall((ROOT / name).read_text("utf-8"))) for name in LOCKS)
+    assert small.items() <= large.items()
+
+
 def test_no_committed_file_names_a_registry_or_a_machine_path() -> None:
     listing = subprocess.run(
         ["git", "ls-files", "--cached"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -1,6 +1,9 @@
 """The README's first two commands exist, and CI runs the second."""
 
 import re
+from pathlib import Path
+
+import pytest
 
 from tests.house.source import ROOT
 
@@ -39,3 +42,13 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 def test_each_target_says_what_it_does() -> None:
     shown = set(re.findall(r"^([a-z]+):.*## \S", MAKEFILE, re.MULTILINE))
     assert shown >= PROMISED
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]),
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_each_link_between_documents_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []

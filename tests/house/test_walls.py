@@ -206,9 +206,8 @@ def catches_all(handler: ast.ExceptHandler) -> bool:
 
 
 def passes_on(handler: ast.ExceptHandler) -> bool:
-    """Tell whether a handler re-raises, or hands the error to a waiting future."""
-    return any(
-        isinstance(node, ast.Raise)
-        or (isinstance(node, ast.Attribute) and node.attr == "set_exception")
+    """Tell whether a handler ends by raising, or hands the error to a waiting future."""
+    return isinstance(handler.body[-1], ast.Raise) or any(
+        isinstance(node, ast.Attribute) and node.attr == "set_exception"
         for node in ast.walk(handler)
     )
