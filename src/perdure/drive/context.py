@@ -1,0 +1,152 @@
+"""What one invocation of a kind is given: its signal, its commits, its outside calls.
+
+The context is fenced: once the claim's invocation ended, every commit through it is refused, so a
+late producer can never write into a later lifetime (WS-10). It reaches only its own task; other
+tasks change through `commit` (TK-15).
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from perdure.drive.signals import InvocationSignal, SignalReason
+from perdure.errors import Closed, PerdureError
+from perdure.line.command import Command
+from perdure.line.line import Build, BuildWorking, Line
+from perdure.ports import Clock
+from perdure.records.addresses import Address, task_scope
+from perdure.records.seqs import Seq
+from perdure.records.sessions import ListElement, ListPage
+from perdure.records.tasks import Task
+
+T = TypeVar("T")
+
+
+class Interrupted(PerdureError):
+    """Say that this invocation's signal fired; kinds classify it, nothing else catches it."""
+
+    def __init__(self, reason: SignalReason) -> None:
+        super().__init__(f"the invocation was interrupted: {reason}")
+        self.reason: SignalReason = reason
+
+
+class StrayCancellation(PerdureError):
+    """Say that an outside call was cancelled by itself; classified like any exception (SC-27)."""
+
+
+class TaskContext:
+    """The hands of one invocation of one task."""
+
+    def __init__(self, task: Task, signal: InvocationSignal, *, line: Line, clock: Clock) -> None:
+        """Bind the invocation to its task."""
+        self.task_id: Seq = task.id
+        self.conv_id: Seq = task.conv_id
+        self.signal = signal
+        self.clock = clock
+        self.line = line
+        self.scope = task_scope(task.id)
+        self._inner: set[asyncio.Task[Any]] = set()
+        self._ended = False
+
+    # Committing.
+
+    async def commit(self, build: Build, *, barrier: bool = False) -> bool:
+        """Run one main command; True after a commit, False when nothing was recorded (TK-16)."""
+        self._check_running()
+        return await self.line.submit(build, barrier=barrier)
+
+    async def commit_working(self, build: BuildWorking) -> bool:
+        """Run one command of this task's working scope."""
+        self._check_running()
+        return await self.line.submit_working(self.scope, build)
+
+    async def patch(
+        self,
+        *,
+        status: str | UnsetType = UNSET,
+        unset: Sequence[str] = (),
+        after: Sequence[Seq] | UnsetType = UNSET,
+        barrier: bool = False,
+        **state: Any,
+    ) -> bool:
+        """Change this task, unless it was marked meanwhile; says whether it did."""
+
+        async def build(tx: Command) -> None:
+            task = await tx.task(self.task_id)
+            if task.abort_requested is UNSET:
+                tx.patch(task, status=status, unset=unset, after=after, **state)
+
+        return await self.commit(build, barrier=barrier)
+
+    # Reading.
+
+    async def task(self) -> Task:
+        """Read this task again."""
+        task = await self.line.task(self.task_id)
+        assert task is not None, f"task {self.task_id} vanished"
+        return task
+
+    async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:
+        """Read a page of a list."""
+        return await self.line.elements(address, page)
+
+    def emit(self, kind: str, payload: object) -> None:
+        """Show watchers something that is not a record: a frame batch, a progress note."""
+        if not self._ended:
+            self.line.preview(self.task_id, kind, payload)
+
+    # Acting.
+
+    async def outside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run one outside call as an asyncio task of its own; only that task is cancelled (SC-24).
+
+        Raises:
+            Interrupted: the signal fired before or during the call, and the call has ended.
+            StrayCancellation: the call was cancelled by itself.
+        """
+        if self.signal.reason is not None:
+            work.close()
+            raise Interrupted(self.signal.reason)
+        inner = self.start(work)
+        return await self.join(inner)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Start an outside call; the caller must `join` it."""
+        inner = asyncio.create_task(work)  # noqa: TID251 - inner tasks are made here and joined below (K54)
+        self._inner.add(inner)
+        return inner
+
+    async def join(self, inner: "asyncio.Task[T]") -> T:
+        """Wait for an outside call to end; raises as `outside` does."""
+        try:
+            return await inner
+        except asyncio.CancelledError:
+            if not inner.done():
+                inner.cancel()
+                raise
+            if self.signal.reason is not None:
+                raise Interrupted(self.signal.reason) from None
+            raise StrayCancellation("the call was cancelled from inside") from None
+        finally:
+            self._inner.discard(inner)
+
+    async def sleep(self, ms: int) -> None:
+        """Wait; raises Interrupted when the signal fires (TK-17)."""
+        await self.outside(self.clock.sleep(ms))
+
+    # For the claim.
+
+    def cancel_inner(self) -> None:
+        """Cancel what runs outside; the claim calls it after firing the signal."""
+        for inner in tuple(self._inner):
+            inner.cancel()
+
+    def end(self) -> None:
+        """Refuse every later commit through this context."""
+        self._ended = True
+
+    def _check_running(self) -> None:
+        if self._ended:
+            raise Closed(f"the invocation of task {self.task_id} has ended")

@@ -1,0 +1,364 @@
+"""The scheduler: one per session, serving the union of active drives (seed 3.6).
+
+A sweep reads in order: which marked tasks run here (signal all of them before anything else), which
+unowned tasks are ready, which drives are answered, and when the next timer is due. It starts every
+ready task within the limits and waits for none; commits, ended claims, timers and freed slots wake
+it. It reads task metadata only, never a payload (SC-16).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from msgspec import UNSET, Struct
+
+from perdure.drive.claims import Claim
+from perdure.drive.foreground import is_foreground, marked, tree_of
+from perdure.drive.kind import NO_HOLD, TaskKind
+from perdure.drive.limits import Limits
+from perdure.drive.outcomes import DriveOutcome, DriveResult, Inspection, Wait, WaitKind
+from perdure.drive.readiness import NotReady, Ready, readiness
+from perdure.line.line import Delivery, Line
+from perdure.ports import Clock
+from perdure.records.seqs import Seq
+from perdure.records.tasks import Role, Task
+
+CANCEL_WAIT_S = 1.0
+"""How long close waits for cancelled handlers before it abandons them by name (D08)."""
+
+
+class CloseReport(Struct, frozen=True, kw_only=True):
+    """Which tasks' handlers returned, were cancelled, or were abandoned, by task id."""
+
+    returned: tuple[Seq, ...] = ()
+    cancelled: tuple[Seq, ...] = ()
+    abandoned: tuple[Seq, ...] = ()
+
+
+class _Drive:
+    """One caller's wait: a conversation tree or the session."""
+
+    def __init__(self, conv_id: Seq | None, *, poll: bool, wait_timers: bool) -> None:
+        self.conv_id = conv_id
+        self.poll = poll
+        self.wait_timers = wait_timers
+        self.answer: asyncio.Future[DriveResult] = asyncio.get_running_loop().create_future()
+
+
+class Scheduler:
+    """Run tasks for whoever drives."""
+
+    def __init__(
+        self,
+        line: Line,
+        kinds: Mapping[str, TaskKind],
+        *,
+        clock: Clock,
+        limits: Limits,
+        report: Callable[[BaseException, Seq | None], None],
+    ) -> None:
+        """Take the line; tasks up to its head now belong to earlier processes (SC-10)."""
+        self._line = line
+        self._kinds = kinds
+        self._clock = clock
+        self._limits = limits
+        self._report = report
+        self._opened_at = line.last_seq
+        self._claims: dict[Seq, Claim] = {}
+        self._slots: dict[Seq, str] = {}
+        self._rearmed: set[Seq] = set()
+        self._drives: list[_Drive] = []
+        self._wake = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._timer_due: int | None = None
+        self._closing = False
+        self._stop_listening = line.listen(self._on_commit)
+        self._stop_slots = limits.on_release(self._wake.set)
+
+    # Driving.
+
+    async def drive(
+        self, conv_id: Seq | None, *, poll_deferred: bool = False, wait_timers: bool = True
+    ) -> DriveResult:
+        """Run what is ready until the scope is idle, suspended or closed.
+
+        Cancelling the caller ends its wait only (OP-14).
+
+        Raises:
+            Faulted: the session stopped while driving (FT-06).
+        """
+        if self._line.fault is not None:
+            raise self._line.fault
+        if self._closing:
+            return DriveResult(outcome=DriveOutcome.CLOSED)
+        drive = _Drive(conv_id, poll=poll_deferred, wait_timers=wait_timers)
+        self._drives.append(drive)
+        self._wake.set()
+        if self._loop is None:
+            self._loop = asyncio.create_task(self._run())  # noqa: TID251 - ends with the last drive, joined by close
+        try:
+            return await drive.answer
+        finally:
+            if drive in self._drives:
+                self._drives.remove(drive)
+                self._wake.set()
+
+    def inspect(self) -> Inspection:
+        """Answer all live tasks by role (OP-04)."""
+        by_role: dict[Role, list[Task]] = {role: [] for role in Role}
+        for task in self._line.residency.live_tasks():
+            role = self._line.kinds.role(task.kind, task.status)
+            if role is not None:
+                by_role[role].append(task)
+        return Inspection(
+            start=tuple(by_role[Role.START]),
+            inflight=tuple(by_role[Role.INFLIGHT]),
+            waiting=tuple(by_role[Role.WAITING]),
+        )
+
+    def running(self) -> Mapping[Seq, Claim]:
+        """Answer the claims of this process by task id."""
+        return dict(self._claims)
+
+    async def _run(self) -> None:
+        try:
+            while self._drives:
+                self._wake.clear()
+                if self._line.fault is not None:
+                    break
+                self._sweep()
+                self._answer_drives()
+                if not self._drives:
+                    break
+                await self._wake.wait()
+        except Exception as error:  # noqa: BLE001 - a defect here must reach every driver, not vanish
+            self._line.stop(error)
+        finally:
+            self._loop = None
+            self._cancel_timer()
+            if self._line.fault is not None:
+                self._fail_drives()
+
+    def _fail_drives(self) -> None:
+        for claim in self._claims.values():
+            claim.fire("close")
+        for drive in self._drives:
+            if not drive.answer.done():
+                assert self._line.fault is not None
+                drive.answer.set_exception(self._line.fault)
+        self._drives.clear()
+
+    def _on_commit(self, delivery: Delivery) -> None:
+        if delivery.scope is None:
+            self._wake.set()
+
+    # The sweep.
+
+    def _sweep(self) -> None:
+        held = self._line.residency
+        scoped = list(self._scoped_tasks())
+        for task in scoped:
+            claim = self._claims.get(task.id)
+            if claim is not None and task.abort_requested is not UNSET and not claim.signalled:
+                claim.fire("abort")
+        next_due: int | None = None
+        for task in scoped:
+            if task.id in self._claims or self._closing or held.task(task.id) is not task:
+                continue
+            state = self._readiness(task)
+            if isinstance(state, Ready):
+                self._launch(task, state.method)
+            elif state.until_ms is not None:
+                next_due = state.until_ms if next_due is None else min(next_due, state.until_ms)
+        self._arm_timer(next_due)
+
+    def _scoped_tasks(self) -> Iterator[Task]:
+        held = self._line.residency
+        if any(drive.conv_id is None for drive in self._drives):
+            yield from held.live_tasks()
+            return
+        conv_ids: dict[Seq, None] = {}
+        for drive in self._drives:
+            assert drive.conv_id is not None
+            conv_ids.update(dict.fromkeys(tree_of(drive.conv_id, held)))
+        tasks = [task for conv_id in conv_ids for task in held.live_tasks(conv_id)]
+        yield from sorted(tasks, key=lambda task: task.id) if len(conv_ids) > 1 else tasks
+
+    def _readiness(self, task: Task) -> Ready | NotReady:
+        kind = self._kinds[task.kind]
+        role = kind.facts.roles[task.status]
+        if task.abort_requested is not UNSET and self._has_marked_descendants(task):
+            return NotReady(because="task")
+        return readiness(
+            task,
+            role,
+            hold=kind.hold(task) if role is Role.START else NO_HOLD,
+            ends_by=kind.ends_by.get(task.status, "observer"),
+            settled=self._settled,
+            now_ms=self._clock.now_ms(),
+            may_poll=any(drive.poll for drive in self._drives),
+            rearm=task.id <= self._opened_at and task.id not in self._rearmed,
+        )
+
+    def _settled(self, task_id: Seq) -> bool:
+        # Every live task is resident, so one that is not has settled (SC-17).
+        task = self._line.residency.task(task_id)
+        return task is None or not self._line.residency.is_live(task)
+
+    def _has_marked_descendants(self, task: Task) -> bool:
+        """Say whether an owner must still wait for its marked descendants (CN-15)."""
+        if task.owns is UNSET:
+            return False
+        held = self._line.residency
+        return any(marked(held.live_tasks(conv_id)) for conv_id in tree_of(task.owns, held))
+
+    def _launch(self, task: Task, method: Literal["effect", "recover", "abort"]) -> None:
+        kind = self._kinds[task.kind]
+        slot = kind.slots.get(task.status) if method != "abort" else None
+        if slot is not None:
+            if not self._limits.take(slot):
+                return
+            self._slots[task.id] = slot
+        if kind.facts.roles[task.status] is Role.WAITING:
+            self._rearmed.add(task.id)
+        claim = Claim(
+            task,
+            kind,
+            line=self._line,
+            clock=self._clock,
+            report=self._report,
+        )
+        self._claims[task.id] = claim
+        claim.launch(task, method, self._free)
+
+    def _free(self, claim: Claim) -> None:
+        if self._claims.get(claim.task_id) is claim:
+            del self._claims[claim.task_id]
+        slot = self._slots.pop(claim.task_id, None)
+        if slot is not None:
+            self._limits.release(slot)
+        self._wake.set()
+        if self._line.fault is not None:
+            self._fail_drives()
+
+    # Timers.
+
+    def _arm_timer(self, due_ms: int | None) -> None:
+        if due_ms == self._timer_due:
+            return
+        self._cancel_timer()
+        if due_ms is not None:
+            self._timer_due = due_ms
+            self._timer = asyncio.create_task(self._tick(due_ms))  # noqa: TID251 - cancelled by _cancel_timer
+
+    async def _tick(self, due_ms: int) -> None:
+        await self._clock.sleep(max(0, due_ms - self._clock.now_ms()))
+        self._timer = None
+        self._timer_due = None
+        self._wake.set()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self._timer_due = None
+
+    # Answers.
+
+    def _answer_drives(self) -> None:
+        for drive in tuple(self._drives):
+            result = self._result(drive)
+            if result is not None and not drive.answer.done():
+                drive.answer.set_result(result)
+                self._drives.remove(drive)
+
+    def _result(self, drive: _Drive) -> DriveResult | None:
+        held = self._line.residency
+        if drive.conv_id is None:
+            needed = list(held.live_tasks())
+            scope = needed
+        else:
+            scope = [
+                task
+                for conv_id in tree_of(drive.conv_id, held)
+                for task in held.live_tasks(conv_id)
+            ]
+            needed = [
+                task
+                for task in scope
+                if task.abort_requested is not UNSET
+                or (task.conv_id == drive.conv_id and is_foreground(task, self._line.kinds, held))
+            ]
+        if not needed:
+            return DriveResult(outcome=DriveOutcome.IDLE)
+        return self._suspension(drive, scope)
+
+    def _suspension(self, drive: _Drive, scope: list[Task]) -> DriveResult | None:
+        """Answer suspended when nothing in scope can move by itself, else None (OP-10)."""
+        waits: list[Wait] = []
+        next_at: int | None = None
+        for task in scope:
+            if task.id in self._claims:
+                return None
+            state = self._readiness(task)
+            if isinstance(state, Ready):
+                return None
+            if state.because == "observer" or (state.because == "timer" and drive.wait_timers):
+                return None
+            if state.until_ms is not None:
+                next_at = state.until_ms if next_at is None else min(next_at, state.until_ms)
+            if state.because != "task":
+                waits.append(
+                    Wait(
+                        kind=_wait_kind(state.because),
+                        task=task.id,
+                        conv=task.conv_id,
+                        until=state.until_ms,
+                    )
+                )
+        if not waits:
+            waits = [Wait(kind="outside", task=task.id, conv=task.conv_id) for task in scope]
+        return DriveResult(
+            outcome=DriveOutcome.SUSPENDED, waiting_for=tuple(waits), next_at=next_at
+        )
+
+    # Closing.
+
+    async def close(self, *, grace_s: float | None) -> CloseReport:
+        """Signal every invocation, wait up to the grace, cancel, and name what is left (D08)."""
+        self._closing = True
+        self._stop_listening()
+        self._stop_slots()
+        self._cancel_timer()
+        for drive in self._drives:
+            if not drive.answer.done():
+                drive.answer.set_result(DriveResult(outcome=DriveOutcome.CLOSED))
+        self._drives.clear()
+        self._wake.set()
+        claims = list(self._claims.values())
+        for claim in claims:
+            claim.fire("close")
+        runners = {claim.runner: claim.task_id for claim in claims if claim.runner is not None}
+        pending = set(runners)
+        if pending:
+            _, pending = await asyncio.wait(pending, timeout=grace_s)
+        for claim in claims:
+            if claim.runner in pending:
+                claim.cancel()
+        stuck: set[asyncio.Task[None]] = set()
+        if pending:
+            _, stuck = await asyncio.wait(pending, timeout=CANCEL_WAIT_S)
+        return CloseReport(
+            returned=tuple(sorted(runners[task] for task in runners if task not in pending)),
+            cancelled=tuple(sorted(runners[task] for task in pending - stuck)),
+            abandoned=tuple(sorted(runners[task] for task in stuck)),
+        )
+
+
+def _wait_kind(because: str) -> WaitKind:
+    match because:
+        case "decision" | "poll" | "timer":
+            return because
+        case _:
+            return "outside"

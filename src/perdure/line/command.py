@@ -1,0 +1,560 @@
+"""Commands: a buffer of writes with final seqs, built on the line and committed as one.
+
+A command mints the next seq for every record at once, so a creating method answers the id its
+object will have (LN-03). Values handed in are encoded at once: changing an object afterwards
+changes nothing (LN-21). Reads answer the state before the command (LN-02). Building writes
+nothing (LN-05); the buffer is refused after the callback ended (LN-08).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from perdure.errors import Rejected
+from perdure.line.facts import KindTable, field_names
+from perdure.records.addresses import (
+    Address,
+    ConversationList,
+    ConversationValue,
+    SessionList,
+    SessionValue,
+    WorkingScope,
+    is_host_writable,
+)
+from perdure.records.codec import checked_raw, decode_json, encode, to_raw
+from perdure.records.conversations import ConversationState, InboxItem, ParentLink, QueueMode
+from perdure.records.entries import META_BYTES_MAX, Entry
+from perdure.records.seqs import SEQ_MAX, Seq
+from perdure.records.sessions import ListElement, ListPage
+from perdure.records.tasks import Task
+from perdure.records.writes import (
+    AppendContext,
+    AppendList,
+    DeleteConversation,
+    DeleteList,
+    DeleteValue,
+    InsertConversation,
+    InsertEntry,
+    InsertTask,
+    PatchConversation,
+    PatchTask,
+    ReplaceContext,
+    ResetContext,
+    RetireScope,
+    SettleTask,
+    SetValue,
+    Write,
+)
+
+T = TypeVar("T")
+AnyAddress = Address | SessionValue[Any] | SessionList[Any]
+
+
+class CommittedReads(Protocol):
+    """What a command may read: the state before it."""
+
+    async def conversation(self, conv_id: Seq) -> ConversationState | None:
+        """Answer a conversation."""
+        ...
+
+    async def task(self, task_id: Seq) -> Task | None:
+        """Answer a task."""
+        ...
+
+    async def entry(self, entry_id: Seq) -> Entry | None:
+        """Answer an entry."""
+        ...
+
+    async def value(self, address: Address) -> Raw | None:
+        """Answer a current value's bytes."""
+        ...
+
+    async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:
+        """Answer a page of a list."""
+        ...
+
+    def live_tasks(self, conv_id: Seq) -> Sequence[Task]:
+        """Answer a conversation's live tasks in id order."""
+        ...
+
+
+class _Buffer:
+    """Mint seqs, hold writes, and read."""
+
+    def __init__(self, reads: CommittedReads, first_seq: Seq) -> None:
+        self.reads = reads
+        self.writes: list[Write] = []
+        self._next = first_seq
+        self._sealed = False
+        self._written: set[Address] = set()
+
+    def mint(self) -> Seq:
+        """Answer the next seq; raises Rejected `invariant` when they run out (LN-15)."""
+        if self._sealed:
+            raise Rejected("invariant", "this command has ended; open a new one")
+        if self._next > SEQ_MAX:
+            raise Rejected("invariant", f"the session has used every seq up to {SEQ_MAX}")
+        seq = self._next
+        self._next = Seq(seq + 1)
+        return seq
+
+    def seal(self) -> None:
+        """Refuse every further use."""
+        self._sealed = True
+
+    def _note_write(self, address: Address) -> None:
+        self._written.add(address)
+
+    def _check_read(self, address: Address) -> None:
+        if self._sealed:
+            raise Rejected("invariant", "this command has ended; open a new one")
+        if address in self._written:
+            raise Rejected(
+                "invariant",
+                f"{address.namespace!r} was written earlier in this command; reads answer the "
+                f"state before the command, so read it first (X29)",
+            )
+
+    async def get_value(self, address: AnyAddress, default: T) -> Any | T:
+        """Answer the value before this command, or `default` when nothing is stored."""
+        bound = _bound(address)
+        self._check_read(bound)
+        raw = await self.reads.value(bound)
+        return default if raw is None else decode_json(raw)
+
+    async def get_raw(self, address: AnyAddress) -> Raw | None:
+        """Answer the value's bytes before this command."""
+        bound = _bound(address)
+        self._check_read(bound)
+        return await self.reads.value(bound)
+
+    async def read_list(self, address: AnyAddress, page: ListPage) -> Sequence[ListElement]:
+        """Answer a page of a list before this command."""
+        bound = _bound(address)
+        self._check_read(bound)
+        return await self.reads.elements(bound, page)
+
+
+class WorkingCommand(_Buffer):
+    """Write values and lists of one working scope, and nothing else (LN-16)."""
+
+    def __init__(self, reads: CommittedReads, first_seq: Seq, scope: WorkingScope) -> None:
+        """Pin every write to `scope`."""
+        super().__init__(reads, first_seq)
+        self._scope = scope
+
+    def _own(self, address: Address) -> Address:
+        if address.working_scope != self._scope.id:
+            raise Rejected(
+                "invariant",
+                f"a command of working scope {self._scope.id!r} writes only its own addresses, "
+                f"not {address!r} (WS-03)",
+            )
+        return address
+
+    def set_value(self, address: Address, value: object) -> Seq:
+        """Set a working value; answers the write's seq."""
+        own = self._own(address)
+        seq = self.mint()
+        self.writes.append(
+            SetValue(
+                seq=seq,
+                working_scope=self._scope.id,
+                namespace=own.namespace,
+                key=own.key,
+                value_json=_raw(value),
+            )
+        )
+        self._note_write(own)
+        return seq
+
+    def delete_value(self, address: Address) -> None:
+        """Delete a working value."""
+        own = self._own(address)
+        self.writes.append(
+            DeleteValue(
+                seq=self.mint(), working_scope=self._scope.id, namespace=own.namespace, key=own.key
+            )
+        )
+        self._note_write(own)
+
+    def append_list(self, address: Address, value: object, *, tag: str | None = None) -> Seq:
+        """Append to a working list; answers the element's seq."""
+        own = self._own(address)
+        seq = self.mint()
+        self.writes.append(
+            AppendList(
+                seq=seq,
+                working_scope=self._scope.id,
+                namespace=own.namespace,
+                key=own.key,
+                value_json=_raw(value),
+                tag=UNSET if tag is None else tag,
+            )
+        )
+        self._note_write(own)
+        return seq
+
+    def delete_list(self, address: Address) -> None:
+        """Delete a working list."""
+        own = self._own(address)
+        self.writes.append(
+            DeleteList(
+                seq=self.mint(), working_scope=self._scope.id, namespace=own.namespace, key=own.key
+            )
+        )
+        self._note_write(own)
+
+
+class Command(_Buffer):
+    """Build one main commit.
+
+    A `host` command, made for code outside the engine, may write only the core addresses of VL-32.
+    """
+
+    def __init__(
+        self, reads: CommittedReads, first_seq: Seq, *, kinds: KindTable, host: bool
+    ) -> None:
+        """Start with an empty buffer."""
+        super().__init__(reads, first_seq)
+        self._kinds = kinds
+        self._host = host
+
+    # Reads.
+
+    async def conversation(self, conv_id: Seq) -> ConversationState:
+        """Answer a conversation; raises Rejected `unknown_target` or `deleted`."""
+        state = await self.reads.conversation(conv_id)
+        if state is None:
+            raise Rejected("unknown_target", f"there is no conversation {conv_id}")
+        if state.deleted:
+            raise Rejected("deleted", f"conversation {conv_id} was deleted")
+        return state
+
+    async def task(self, task_id: Seq) -> Task:
+        """Answer a task; raises Rejected `not_found`."""
+        task = await self.reads.task(task_id)
+        if task is None:
+            raise Rejected("not_found", f"there is no task {task_id}")
+        return task
+
+    async def entry(self, entry_id: Seq) -> Entry:
+        """Answer an entry; raises Rejected `not_found`."""
+        entry = await self.reads.entry(entry_id)
+        if entry is None:
+            raise Rejected("not_found", f"there is no entry {entry_id}")
+        return entry
+
+    def live_tasks(self, conv_id: Seq) -> Sequence[Task]:
+        """Answer a conversation's live tasks in id order."""
+        return self.reads.live_tasks(conv_id)
+
+    # Conversations.
+
+    def insert_conversation(
+        self,
+        *,
+        parent: ParentLink | UnsetType = UNSET,
+        owner: Seq | UnsetType = UNSET,
+        context: Sequence[Seq] = (),
+    ) -> Seq:
+        """Create a conversation; answers its id."""
+        seq = self.mint()
+        self.writes.append(
+            InsertConversation(seq=seq, parent=parent, owner=owner, context=tuple(context))
+        )
+        return seq
+
+    def patch_conversation(
+        self,
+        conv_id: Seq,
+        *,
+        inbox: Sequence[InboxItem] | UnsetType = UNSET,
+        label: str | UnsetType | None = UNSET,
+        steering_mode: QueueMode | UnsetType = UNSET,
+        follow_up_mode: QueueMode | UnsetType = UNSET,
+    ) -> None:
+        """Change inbox, label or queue modes (ST-32); a label of None removes it."""
+        self.writes.append(
+            PatchConversation(
+                seq=self.mint(),
+                conv_id=conv_id,
+                inbox=UNSET if inbox is UNSET else tuple(inbox),
+                label=label,
+                steering_mode=steering_mode,
+                follow_up_mode=follow_up_mode,
+            )
+        )
+
+    def delete_conversation(self, conv_id: Seq) -> None:
+        """Delete a conversation."""
+        self.writes.append(DeleteConversation(seq=self.mint(), conv_id=conv_id))
+
+    # Entries and context.
+
+    def insert_entry(
+        self,
+        conv_id: Seq,
+        kind: str,
+        meta: Struct | Mapping[str, Any],
+        payload: object = UNSET,
+        *,
+        written_by: Seq | UnsetType = UNSET,
+        call_index: int | UnsetType = UNSET,
+        through: Seq | UnsetType = UNSET,
+        key: str | UnsetType = UNSET,
+        ref: Seq | UnsetType = UNSET,
+    ) -> Seq:
+        """Append an entry, and select it when its kind selects; answers its id (CX-03).
+
+        Raises:
+            Rejected: `invariant`, when meta or payload do not fit the kind (CX-23).
+        """
+        facts = self._kinds.content(kind)
+        if facts is None:
+            raise Rejected("invariant", f"no content kind is named {kind!r}")
+        meta_json = _typed_raw(meta, facts.meta, f"meta of a {kind} entry")
+        if len(meta_json) > META_BYTES_MAX:
+            raise Rejected(
+                "invariant",
+                f"the meta of a {kind} entry takes {len(meta_json)} bytes; at most {META_BYTES_MAX}",
+            )
+        seq = self.mint()
+        self.writes.append(
+            InsertEntry(
+                seq=seq,
+                conv_id=conv_id,
+                kind=kind,
+                written_by=written_by,
+                call_index=call_index,
+                through=through,
+                key=key,
+                ref=ref,
+                meta_json=meta_json,
+                payload_json=UNSET
+                if payload is UNSET
+                else _typed_raw(payload, facts.payload, f"payload of a {kind} entry"),
+            )
+        )
+        if facts.selects:
+            self.writes.append(AppendContext(seq=self.mint(), conv_id=conv_id, ids=(seq,)))
+        return seq
+
+    def replace_context(
+        self, conv_id: Seq, *, through: Seq, head: Seq, expect_prefix_version: int
+    ) -> None:
+        """Replace the list's prefix through `through` by the summary `head`."""
+        self.writes.append(
+            ReplaceContext(
+                seq=self.mint(),
+                conv_id=conv_id,
+                through=through,
+                head=head,
+                expect_prefix_version=expect_prefix_version,
+            )
+        )
+
+    def reset_context(self, conv_id: Seq, ids: Sequence[Seq]) -> None:
+        """Replace the whole list."""
+        self.writes.append(ResetContext(seq=self.mint(), conv_id=conv_id, ids=tuple(ids)))
+
+    # Tasks.
+
+    def insert_task(
+        self,
+        conv_id: Seq,
+        kind: str,
+        state: Struct | Mapping[str, Any],
+        *,
+        status: str,
+        spawned_by: Seq | UnsetType = UNSET,
+        at_entry: Seq | UnsetType = UNSET,
+        after: Sequence[Seq] = (),
+    ) -> Seq:
+        """Create a task; answers its id."""
+        facts = self._kinds.task(kind)
+        if facts is None:
+            raise Rejected("invariant", f"no task kind is named {kind!r}")
+        seq = self.mint()
+        self.writes.append(
+            InsertTask(
+                seq=seq,
+                conv_id=conv_id,
+                kind=kind,
+                at_entry=at_entry,
+                spawned_by=spawned_by,
+                after=tuple(after),
+                status=status,
+                state_json=_typed_raw(state, facts.state, f"state of a {kind} task"),
+            )
+        )
+        return seq
+
+    def patch(
+        self,
+        task: Task,
+        *,
+        status: str | UnsetType = UNSET,
+        unset: Sequence[str] = (),
+        after: Sequence[Seq] | UnsetType = UNSET,
+        owns: Seq | UnsetType = UNSET,
+        **state: object,
+    ) -> None:
+        """Change a live task; `state` and `unset` name fields of its kind's state (TK-14)."""
+        names = self._state_names(task)
+        self.writes.append(
+            PatchTask(
+                seq=self.mint(),
+                task_id=task.id,
+                status=status,
+                state_json=_patch_raw(names, state, task.kind),
+                unset=tuple(names[name] for name in unset),
+                after=UNSET if after is UNSET else tuple(after),
+                owns=owns,
+            )
+        )
+
+    def settle(
+        self, task: Task, status: str, *, unset: Sequence[str] = (), **state: object
+    ) -> None:
+        """Give a task its terminal status."""
+        names = self._state_names(task)
+        self.writes.append(
+            SettleTask(
+                seq=self.mint(),
+                task_id=task.id,
+                status=status,
+                state_json=_patch_raw(names, state, task.kind),
+                unset=tuple(names[name] for name in unset),
+            )
+        )
+
+    def mark_abort(self, task_id: Seq) -> None:
+        """Make a live task a target of its conversation's cancellation (CN-01)."""
+        self.writes.append(PatchTask(seq=self.mint(), task_id=task_id, abort_requested=True))
+
+    def _state_names(self, task: Task) -> Mapping[str, str]:
+        facts = self._kinds.task(task.kind)
+        if facts is None:
+            raise Rejected("invariant", f"no task kind is named {task.kind!r}")
+        return field_names(facts.state)
+
+    # Values and lists.
+
+    def set_value(self, address: AnyAddress, value: object) -> Seq:
+        """Set a session or conversation value; answers the write's seq."""
+        bound = self._writable(address, "value")
+        seq = self.mint()
+        self.writes.append(
+            SetValue(
+                seq=seq,
+                conv_id=bound.conv_id,
+                namespace=bound.namespace,
+                key=bound.key,
+                value_json=_raw(value),
+            )
+        )
+        self._note_write(bound)
+        return seq
+
+    def delete_value(self, address: AnyAddress) -> None:
+        """Delete a session value, or mask a conversation value."""
+        bound = self._writable(address, "value")
+        self.writes.append(
+            DeleteValue(
+                seq=self.mint(), conv_id=bound.conv_id, namespace=bound.namespace, key=bound.key
+            )
+        )
+        self._note_write(bound)
+
+    def append_list(self, address: AnyAddress, value: object, *, tag: str | None = None) -> Seq:
+        """Append to a session or conversation list; answers the element's seq."""
+        bound = self._writable(address, "list")
+        seq = self.mint()
+        self.writes.append(
+            AppendList(
+                seq=seq,
+                conv_id=bound.conv_id,
+                namespace=bound.namespace,
+                key=bound.key,
+                value_json=_raw(value),
+                tag=UNSET if tag is None else tag,
+            )
+        )
+        self._note_write(bound)
+        return seq
+
+    def delete_list(self, address: AnyAddress) -> None:
+        """Delete a session list; a conversation list keeps its history (LN-19)."""
+        bound = self._writable(address, "list")
+        if bound.conv_id is not UNSET:
+            raise Rejected("invariant", "a conversation list keeps its history; it is not deleted")
+        self.writes.append(DeleteList(seq=self.mint(), namespace=bound.namespace, key=bound.key))
+        self._note_write(bound)
+
+    def retire_scope(self, scope: WorkingScope) -> Seq:
+        """End a working scope's lifetime (WS-05)."""
+        seq = self.mint()
+        self.writes.append(RetireScope(seq=seq, working_scope=scope.id))
+        return seq
+
+    def _writable(self, address: AnyAddress, kind: str) -> Address:
+        bound = _bound(address)
+        if bound.kind != kind:
+            raise Rejected("invariant", f"{bound.namespace!r} is a {bound.kind}, not a {kind}")
+        if bound.working_scope is not UNSET:
+            raise Rejected(
+                "invariant",
+                "a main command writes no working value; use a command of that scope (LN-17)",
+            )
+        if self._host and not is_host_writable(bound.namespace):
+            raise Rejected("invariant", f"the address {bound.namespace!r} is protected (VL-32)")
+        return bound
+
+
+def _bound(address: AnyAddress) -> Address:
+    if isinstance(address, Address):
+        return address
+    if isinstance(address, ConversationValue | ConversationList):
+        raise Rejected(
+            "invariant", f"{address!r} belongs to a conversation: bind it to one (LN-22)"
+        )
+    return address.address()
+
+
+def _raw(value: object) -> Raw:
+    if isinstance(value, Raw):
+        return value
+    if isinstance(value, Struct):
+        return to_raw(value)
+    return checked_raw(value)
+
+
+def _typed_raw(value: object, kind: type[Struct] | None, what: str) -> Raw:
+    """Encode a value of a kind's schema: its Struct as it is, plain JSON after both doors."""
+    if kind is None:
+        return _raw(value)
+    if isinstance(value, kind):
+        return to_raw(value)
+    raw = checked_raw(value)
+    try:
+        fitted = msgspec.json.decode(raw, type=kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise Rejected("invariant", f"the {what} does not fit its schema: {error}") from None
+    extra = set(cast("dict[str, Any]", value)) - set(kind.__struct_encode_fields__)
+    if extra:
+        raise Rejected("invariant", f"the {what} has unknown fields {sorted(extra)!r}")
+    return to_raw(fitted)
+
+
+def _patch_raw(names: Mapping[str, str], state: Mapping[str, object], kind: str) -> Raw | UnsetType:
+    if not state:
+        return UNSET
+    stored: dict[str, object] = {}
+    for name, value in state.items():
+        if name not in names:
+            raise Rejected("invariant", f"a {kind} task has no state field {name!r}")
+        stored[names[name]] = value
+    return Raw(encode(stored))

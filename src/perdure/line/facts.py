@@ -1,0 +1,108 @@
+"""What the line knows of kinds: tables of roles, moves and schemas, handed in as data (TK-07)."""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.errors import Rejected
+from perdure.records.tasks import Role
+
+
+class TaskFacts(Struct, frozen=True, kw_only=True):
+    """One task kind as the line and the scheduler see it.
+
+    `exchange_root`: a generation; what it spawns is foreground. `answers_call`: while such a task
+    of an exchange lives, its call is unresolved. `open_request`: statuses with a request in flight.
+    """
+
+    name: str
+    roles: Mapping[str, Role]
+    initials: frozenset[str]
+    transitions: Mapping[str, frozenset[str]]
+    state: type[Struct]
+    exchange_root: bool = False
+    answers_call: bool = False
+    open_request: frozenset[str] = frozenset()
+
+
+class ContentFacts(Struct, frozen=True, kw_only=True):
+    """One content kind as the line sees it.
+
+    `selects`: inserting it appends it to the context list (CX-01). `answers`: it answers a call of
+    an exchange. `head`: it may stand first on a list although it does not select itself.
+    """
+
+    name: str
+    selects: bool
+    answers: bool = False
+    keyed: bool = False
+    meta: type[Struct]
+    payload: type[Struct] | None = None
+
+
+class KindTable:
+    """Every registered kind, by name; refuses what could not run."""
+
+    def __init__(self, tasks: Iterable[TaskFacts], contents: Iterable[ContentFacts]) -> None:
+        """Check and keep the tables.
+
+        Raises:
+            Rejected: `invariant`, naming kind and fault (TK-07, TK-22, CX-23).
+        """
+        self._tasks: dict[str, TaskFacts] = {}
+        self._contents: dict[str, ContentFacts] = {}
+        for facts in tasks:
+            if facts.name in self._tasks:
+                raise Rejected("invariant", f"two task kinds are named {facts.name!r}")
+            _check_task_kind(facts)
+            self._tasks[facts.name] = facts
+        for content in contents:
+            if content.name in self._contents:
+                raise Rejected("invariant", f"two content kinds are named {content.name!r}")
+            self._contents[content.name] = content
+
+    def task(self, name: str) -> TaskFacts | None:
+        """Answer a task kind's facts."""
+        return self._tasks.get(name)
+
+    def content(self, name: str) -> ContentFacts | None:
+        """Answer a content kind's facts."""
+        return self._contents.get(name)
+
+    def role(self, kind: str, status: str) -> Role | None:
+        """Answer what a status of a kind means, None when either is unknown."""
+        facts = self._tasks.get(kind)
+        return facts.roles.get(status) if facts is not None else None
+
+    def exchange_roots(self) -> tuple[str, ...]:
+        """Name the kinds whose newest task per conversation stays resident (RS-02)."""
+        return tuple(name for name, facts in self._tasks.items() if facts.exchange_root)
+
+
+def _check_task_kind(facts: TaskFacts) -> None:
+    def refuse(fault: str) -> None:
+        raise Rejected("invariant", f"task kind {facts.name!r}: {fault}")
+
+    if not facts.initials:
+        refuse("it has no initial status")
+    for status in facts.initials:
+        if facts.roles.get(status) is None:
+            refuse(f"the initial status {status!r} has no role")
+    for status, targets in facts.transitions.items():
+        if status not in facts.roles:
+            refuse(f"a transition leaves the unknown status {status!r}")
+        if facts.roles[status] is Role.TERMINAL and targets:
+            refuse(f"the terminal status {status!r} has outgoing transitions")
+        for target in targets - set(facts.roles):
+            refuse(f"a transition names the unknown status {target!r}")
+    for status, role in facts.roles.items():
+        if role is not Role.TERMINAL and not facts.transitions.get(status):
+            refuse(f"the status {status!r} can never end")
+
+
+@lru_cache(maxsize=256)
+def field_names(state: type[Any]) -> Mapping[str, str]:
+    """Map a Struct's Python field names to the stored ones."""
+    return dict(zip(state.__struct_fields__, state.__struct_encode_fields__, strict=True))

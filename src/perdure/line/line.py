@@ -1,0 +1,461 @@
+"""The line: one command queue per session, and the only place that writes the journal (LN).
+
+A FIFO lock with an owner check; the builder runs in the caller's own asyncio task. After the
+builder returned, the line loads the rows its writes target, validates them in order, commits, lets
+residency adopt the result, delivers to listeners, and only then answers its caller.
+
+Invariants: no two commands interleave (LN-01); a caller resumes after delivery (LN-11); a failure
+after a command was decided faults the session and nothing is written any more (FT-01, FT-03).
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from msgspec import UNSET, Raw, Struct
+
+from perdure.errors import Closed, Faulted, PerdureError, Rejected
+from perdure.line.command import Command, WorkingCommand
+from perdure.line.draft import Draft, Loaded
+from perdure.line.facts import KindTable
+from perdure.line.residency import Residency
+from perdure.line.validate import validate
+from perdure.ports import Clock, Storage
+from perdure.records.addresses import Address, WorkingScope
+from perdure.records.conversations import ConversationState
+from perdure.records.entries import Entry
+from perdure.records.seqs import Seq
+from perdure.records.sessions import ListElement, ListPage
+from perdure.records.tasks import Task
+from perdure.records.writes import (
+    Commit,
+    DeleteValue,
+    InsertConversation,
+    InsertEntry,
+    InsertTask,
+    PatchTask,
+    ReplaceContext,
+    ResetContext,
+    SettleTask,
+    SetValue,
+    Write,
+)
+
+Build: TypeAlias = Callable[[Command], Awaitable[None] | None]
+BuildWorking: TypeAlias = Callable[[WorkingCommand], Awaitable[None] | None]
+
+
+class Delivery(Struct, frozen=True, kw_only=True):
+    """What a listener gets after a commit: the commit, its lifetime, and the entries it created."""
+
+    commit: Commit
+    scope: WorkingScope | None = None
+    entries: tuple[Entry, ...] = ()
+    tasks: tuple[Task, ...] = ()
+
+
+class Preview(Struct, frozen=True, kw_only=True):
+    """Something to show that is not a record: a batch of frames, a progress note (WT-06)."""
+
+    task_id: Seq
+    kind: str
+    payload: object
+
+
+Listener: TypeAlias = Callable[[Delivery], None]
+PreviewListener: TypeAlias = Callable[[Preview], None]
+
+
+class Line:
+    """Serialize commands over one storage."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        clock: Clock,
+        kinds: KindTable,
+        report: Callable[[BaseException], None],
+    ) -> None:
+        """Take the storage; `report` hears of listeners that throw."""
+        self.kinds = kinds
+        self.residency = Residency(kinds)
+        self._storage = storage
+        self._clock = clock
+        self._report = report
+        self._lock = asyncio.Lock()
+        self._owner: asyncio.Task[object] | None = None
+        self._listeners: list[Listener] = []
+        self._preview_listeners: list[PreviewListener] = []
+        self._time_ms = 0
+        self._fault: Faulted | None = None
+        self._sealed = False
+
+    # State.
+
+    @property
+    def last_seq(self) -> Seq:
+        """Answer the highest committed seq."""
+        return self._storage.last_seq
+
+    @property
+    def fault(self) -> Faulted | None:
+        """Answer why the session stopped, None while it runs."""
+        return self._fault
+
+    async def hydrate(self) -> None:
+        """Load what execution needs and the newest commit's time."""
+        await self.residency.hydrate(self._storage)
+        self._time_ms = self._storage.info.last_commit_ms
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` after every commit, in commit order; answers the way out (WT-14)."""
+        self._listeners.append(listener)
+
+        def stop() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return stop
+
+    def listen_previews(self, listener: PreviewListener) -> Callable[[], None]:
+        """Call `listener` with every preview; answers the way out."""
+        self._preview_listeners.append(listener)
+
+        def stop() -> None:
+            if listener in self._preview_listeners:
+                self._preview_listeners.remove(listener)
+
+        return stop
+
+    def preview(self, task_id: Seq, kind: str, payload: object) -> None:
+        """Show listeners something that is not a record, after its working commit (WS-08)."""
+        for listener in tuple(self._preview_listeners):
+            try:
+                listener(Preview(task_id=task_id, kind=kind, payload=payload))
+            except Exception as error:  # noqa: BLE001 - a listener's fault is its own (LN-13)
+                self._report(error)
+
+    def seal(self) -> None:
+        """Refuse every later command with Closed; admitted ones finish (OP-13)."""
+        self._sealed = True
+
+    async def drained(self) -> None:
+        """Wait until no admitted command is left."""
+        async with self._lock:
+            pass
+
+    def stop(self, error: BaseException) -> Faulted:
+        """Fault the session; later commands raise the same (FT-01)."""
+        if self._fault is None:
+            self._fault = (
+                error
+                if isinstance(error, Faulted)
+                else Faulted(f"{type(error).__name__}: {error}", code="defect")
+            )
+        return self._fault
+
+    def check_usable(self) -> None:
+        """Raise Faulted or Closed when no command may begin."""
+        if self._fault is not None:
+            raise self._fault
+        if self._sealed:
+            raise Closed
+
+    # Commands.
+
+    async def submit(self, build: Build, *, barrier: bool = False, host: bool = False) -> bool:
+        """Run one main command; answers whether it wrote anything (LN-06).
+
+        Raises:
+            Rejected: by the builder or by validation; nothing was written (LN-07).
+            Faulted, Closed: the session takes no more commands.
+        """
+        await self._enter()
+        try:
+            tx = Command(self, self._first(), kinds=self.kinds, host=host)
+            try:
+                built = build(tx)
+                if inspect.isawaitable(built):
+                    await built
+            finally:
+                tx.seal()
+            if not tx.writes:
+                return False
+            await self._commit_main(tx.writes, barrier=barrier)
+            return True
+        finally:
+            self._leave()
+
+    async def submit_working(self, scope: WorkingScope, build: BuildWorking) -> bool:
+        """Run one command of a working scope; answers whether it wrote anything."""
+        await self._enter()
+        try:
+            tx = WorkingCommand(self, self._first(), scope)
+            try:
+                built = build(tx)
+                if inspect.isawaitable(built):
+                    await built
+            finally:
+                tx.seal()
+            if not tx.writes:
+                return False
+            commit = self._commit(tx.writes, time_ms=0)
+            await self._persist(commit, barrier=False)
+            self._deliver(Delivery(commit=commit, scope=scope))
+            return True
+        finally:
+            self._leave()
+
+    async def snapshot(self, read: Callable[[], Awaitable[object]]) -> object:
+        """Run several reads on the line: they see no commit in between (LN-23)."""
+        await self._enter()
+        try:
+            return await read()
+        finally:
+            self._leave()
+
+    async def _enter(self) -> None:
+        self.check_usable()
+        if self._owner is asyncio.current_task():
+            raise Rejected(
+                "nested_command",
+                "a command cannot be opened inside a command or a listener of the same session",
+            )
+        await self._lock.acquire()
+        if self._fault is not None or self._sealed:
+            self._lock.release()
+            self.check_usable()
+        self._owner = asyncio.current_task()
+
+    def _leave(self) -> None:
+        self._owner = None
+        self._lock.release()
+
+    def _first(self) -> Seq:
+        return Seq(self._storage.last_seq + 1)
+
+    def _commit(self, writes: Sequence[Write], *, time_ms: int) -> Commit:
+        return Commit(
+            first_seq=writes[0].seq, last_seq=writes[-1].seq, time_ms=time_ms, writes=tuple(writes)
+        )
+
+    async def _commit_main(self, writes: Sequence[Write], *, barrier: bool) -> None:
+        loaded = await self._load_targets(writes)
+        draft = Draft(self.kinds, self.residency, loaded, writes[-1].seq)
+        validate(draft, writes)
+        self._time_ms = max(self._time_ms, self._clock.now_ms())
+        commit = self._commit(writes, time_ms=self._time_ms)
+        await self._load_joining(draft)
+        cancelled = await self._persist(commit, barrier=barrier)
+        self._adopt(draft, commit)
+        self._deliver(
+            Delivery(
+                commit=commit,
+                entries=tuple(draft.entries.values()),
+                tasks=tuple(draft.tasks.values()),
+            )
+        )
+        if cancelled is not None:
+            raise cancelled
+
+    async def _persist(self, commit: Commit, *, barrier: bool) -> asyncio.CancelledError | None:
+        """Commit; a cancelled caller still sees the batch through (ST-33)."""
+        work = asyncio.ensure_future(  # noqa: TID251 - joined just below, whatever happens to the caller
+            self._storage.commit(commit, barrier=barrier)
+        )
+        cancelled: asyncio.CancelledError | None = None
+        while not work.done():
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            except PerdureError:
+                break
+            except Exception:  # noqa: BLE001 - looked at below, through the finished task
+                break
+        error = work.exception()
+        if error is None:
+            return cancelled
+        if isinstance(error, Rejected):
+            raise self.stop(Faulted(f"storage refused a validated commit: {error}", code="defect"))
+        raise self.stop(error) from error
+
+    # Loading.
+
+    async def _load_targets(self, writes: Sequence[Write]) -> Loaded:
+        conversations, tasks, entries = _targets(writes)
+        held = self.residency
+        missing_conversations = [seq for seq in conversations if held.conversation(seq) is None]
+        missing_tasks = [
+            seq for seq in tasks if held.task(seq) is None and held.settled_task(seq) is None
+        ]
+        missing_entries = [seq for seq in entries if held.entry(seq) is None]
+        loaded = Loaded()
+        for conv_id in missing_conversations:
+            state = await self.residency.load(self._storage, conv_id)
+            if state is not None and state.parent is not UNSET:
+                await self._load_ancestors(loaded, state)
+        if missing_tasks:
+            loaded.tasks.update(await self._storage.tasks(missing_tasks))
+        if missing_entries:
+            loaded.entries.update(await self._storage.entries(missing_entries))
+        return loaded
+
+    async def _load_ancestors(self, loaded: Loaded, state: ConversationState) -> None:
+        current = state
+        while current.parent is not UNSET:
+            parent_id = current.parent.conv_id
+            held = self.residency.conversation(parent_id) or loaded.conversations.get(parent_id)
+            if held is None:
+                found = await self._storage.conversations([parent_id])
+                if parent_id not in found:
+                    return
+                held = found[parent_id]
+                loaded.conversations[parent_id] = held
+            current = held
+
+    async def _load_joining(self, draft: Draft) -> None:
+        """Load entries that join a context list by a reset or a new conversation (RS-03)."""
+        for state in draft.conversations.values():
+            before = draft.committed_conversation(state.id)
+            if before is None or before.prefix_version != state.prefix_version:
+                missing = [
+                    seq
+                    for seq in state.context
+                    if seq not in draft.entries and self.residency.entry(seq) is None
+                ]
+                if missing:
+                    draft.entries.update(await self._storage.entries(missing))
+
+    def _adopt(self, draft: Draft, commit: Commit) -> None:
+        held = self.residency
+        for task in draft.tasks.values():
+            held.adopt_task(task)
+        for state in draft.conversations.values():
+            if state.deleted:
+                held.forget_conversation(state.id)
+                continue
+            held.adopt_conversation(state, self._joined(draft, state))
+        held.settle_residency(draft.conversations)
+        for write in commit.writes:
+            if isinstance(write, SetValue):
+                held.cache_value(_address(write), write.value_json)
+            elif isinstance(write, DeleteValue):
+                held.cache_value(_address(write), None)
+
+    def _joined(self, draft: Draft, state: ConversationState) -> list[Entry]:
+        """Answer the entries this commit put on a conversation's list."""
+        before = draft.committed_conversation(state.id)
+        if before is not None and before.prefix_version == state.prefix_version:
+            return [
+                entry
+                for entry in draft.entries.values()
+                if entry.conv_id == state.id and self._selects(entry)
+            ]
+        listed = set(state.context)
+        return [entry for entry in draft.entries.values() if entry.id in listed]
+
+    def _selects(self, entry: Entry) -> bool:
+        facts = self.kinds.content(entry.kind)
+        return facts is not None and facts.selects
+
+    def _deliver(self, delivery: Delivery) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(delivery)
+            except Exception as error:  # noqa: BLE001 - a listener's fault is its own (LN-13)
+                self._report(error)
+
+    # Reads of committed state.
+
+    async def conversation(self, conv_id: Seq) -> ConversationState | None:
+        """Answer a conversation, resident or stored."""
+        state = self.residency.conversation(conv_id)
+        return state or (await self._storage.conversations([conv_id])).get(conv_id)
+
+    async def task(self, task_id: Seq) -> Task | None:
+        """Answer a task, resident or stored."""
+        task = self.residency.task(task_id) or self.residency.settled_task(task_id)
+        return task or (await self._storage.tasks([task_id])).get(task_id)
+
+    async def entry(self, entry_id: Seq) -> Entry | None:
+        """Answer an entry, resident or stored."""
+        entry = self.residency.entry(entry_id)
+        return entry or (await self._storage.entries([entry_id])).get(entry_id)
+
+    async def value(self, address: Address) -> Raw | None:
+        """Answer a current value's bytes, None when nothing is stored."""
+        if address.working_scope is not UNSET:
+            stored = await self._storage.value(address)
+            return stored.value_json if stored is not None else None
+        cached = self.residency.cached_value(address)
+        if not isinstance(cached, bool):
+            return cached
+        stored = await self._storage.value(address)
+        raw = stored.value_json if stored is not None else None
+        self.residency.cache_value(address, raw)
+        return raw
+
+    async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:
+        """Answer a page of a list."""
+        return await self._storage.elements(address, page)
+
+    def live_tasks(self, conv_id: Seq) -> Sequence[Task]:
+        """Answer a conversation's live tasks in id order."""
+        return tuple(self.residency.live_tasks(conv_id))
+
+
+def _address(write: SetValue | DeleteValue) -> Address:
+    return Address(
+        kind="value",
+        namespace=write.namespace,
+        key=write.key,
+        conv_id=write.conv_id,
+        working_scope=write.working_scope,
+    )
+
+
+def _targets(writes: Sequence[Write]) -> tuple[list[Seq], list[Seq], list[Seq]]:
+    """Name the conversations, tasks and entries that writes refer to and do not create."""
+    made = {write.seq for write in writes}
+    conversations: dict[Seq, None] = {}
+    tasks: dict[Seq, None] = {}
+    entries: dict[Seq, None] = {}
+    for write in writes:
+        conv_id = getattr(write, "conv_id", UNSET)
+        if conv_id is not UNSET and conv_id not in made:
+            conversations[conv_id] = None
+        match write:
+            case InsertConversation(parent=parent, owner=owner, context=context):
+                if parent is not UNSET:
+                    conversations[parent.conv_id] = None
+                if owner is not UNSET:
+                    tasks[owner] = None
+                entries.update(dict.fromkeys(context))
+            case InsertEntry(through=through, ref=ref):
+                entries.update({seq: None for seq in (through, ref) if seq is not UNSET})
+            case InsertTask(at_entry=at_entry, spawned_by=spawned_by, after=after):
+                if at_entry is not UNSET:
+                    entries[at_entry] = None
+                if spawned_by is not UNSET:
+                    tasks[spawned_by] = None
+                tasks.update(dict.fromkeys(after))
+            case PatchTask(task_id=task_id, after=patched):
+                tasks[task_id] = None
+                if patched is not UNSET:
+                    tasks.update(dict.fromkeys(patched))
+            case SettleTask(task_id=task_id):
+                tasks[task_id] = None
+            case ResetContext(ids=ids):
+                entries.update(dict.fromkeys(ids))
+            case ReplaceContext(through=through):
+                entries[through] = None
+            case _:
+                pass
+    return (
+        list(conversations),
+        [seq for seq in tasks if seq not in made],
+        [seq for seq in entries if seq not in made],
+    )
