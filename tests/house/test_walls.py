@@ -36,8 +36,16 @@ LOADS_BY_NAME = {"opening.py", "cli"}
 SYNCS = {"fsync", "fdatasync"}
 MAY_SYNC = {"storage", "hosts"}
 
-CATCH_ALL = re.compile(r"noqa: BLE001 - (tool execute|provider stream|hook|listener)\b")
+CATCH_ALL = re.compile(r"noqa: BLE001 - .*\b(tool execute|provider stream|hook|listener)\b")
 CATCH_ALLS_MAX = 4
+"""The four places of K54: foreign code that must not take the session with it."""
+
+FAULTS = re.compile(r"noqa: BLE001 - .*\bfaults the session\b")
+FAULTS_MAX = 3
+MAY_FAULT = {"line", "drive"}
+"""Where an exception nobody expected becomes a fault (FT-01, TK-18): it is said to everyone who
+drives or commits, so it is passed on and not swallowed."""
+
 MAY_END_IN_A_REPORT = {"cli", "testing"}
 """The command line turns a defect into exit code 1 and a report; the kit records what it saw."""
 
@@ -120,20 +128,21 @@ def test_only_storage_and_hosts_sync_files(module: Module) -> None:
 
 @pytest.mark.parametrize("module", modules(), ids=module_id)
 def test_a_catch_all_is_sanctioned_or_passes_the_error_on(module: Module) -> None:
-    lines = module.text.splitlines()
-    for handler in catch_alls(module):
-        sanctioned = CATCH_ALL.search(lines[handler.lineno - 1])
-        assert sanctioned, (
-            f"line {handler.lineno}: catch what can happen by name; the four places that must "
-            "catch everything say `# noqa: BLE001 - tool execute` (provider stream, hook, listener)"
+    for number, line in catch_all_lines(module):
+        faults = FAULTS.search(line) and module.room in MAY_FAULT
+        known = faults or CATCH_ALL.search(line)
+        assert known, (
+            f"line {number}: catch what can happen by name. The places that must catch everything "
+            "say so: `# noqa: BLE001 - tool execute` (or provider stream, hook, listener), and in "
+            "line/ and drive/ `# noqa: BLE001 - … faults the session`"
         )
 
 
-def test_at_most_four_catch_alls() -> None:
-    places = [
-        f"{module.name}:{handler.lineno}" for module in modules() for handler in catch_alls(module)
-    ]
-    assert len(places) <= CATCH_ALLS_MAX, places
+def test_catch_alls_are_few() -> None:
+    lines = [line for module in modules() for _, line in catch_all_lines(module)]
+    faults = [line for line in lines if FAULTS.search(line)]
+    assert len(faults) <= FAULTS_MAX
+    assert len(lines) - len(faults) <= CATCH_ALLS_MAX
 
 
 @pytest.mark.parametrize("module", modules(), ids=module_id)
@@ -197,6 +206,12 @@ def catch_alls(module: Module) -> Iterator[ast.ExceptHandler]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ExceptHandler) and catches_all(node) and not passes_on(node):
             yield node
+
+
+def catch_all_lines(module: Module) -> list[tuple[int, str]]:
+    """List the lines that open such a handler."""
+    lines = module.text.splitlines()
+    return [(handler.lineno, lines[handler.lineno - 1]) for handler in catch_alls(module)]
 
 
 def catches_all(handler: ast.ExceptHandler) -> bool:
