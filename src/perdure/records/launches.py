@@ -15,7 +15,8 @@ class LaunchRef(Struct, frozen=True, kw_only=True):
 class LaunchSpec(Struct, frozen=True, kw_only=True):
     """What to start, under an already committed `ref`; `argv` is run without a shell of ours.
 
-    `output_bytes_max` bounds the log on disk; the true total is still counted.
+    `output_bytes_max` bounds the log on disk; the true total is still counted. With `root`, `cwd`
+    must lie in it once its links are resolved, else the launch answers an error (KT-16).
     """
 
     ref: LaunchRef
@@ -23,6 +24,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     cwd: str
     env: Mapping[str, str]
     output_bytes_max: int
+    root: str | None = None
 
 
 class NeverRan(Struct, frozen=True):
@@ -39,7 +41,8 @@ class Running(Struct, frozen=True, kw_only=True):
 class Exited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The command ended by itself or by a stop: exactly one of code, signal, error is set.
 
-    `ended_ms` is wall milliseconds; `bytes` is the true number of bytes it wrote.
+    `ended_ms` is wall milliseconds; `bytes` is the true number of bytes it wrote; `ran_ms` how
+    long it ran; `left` how many of its processes still ran after it and were ended with it (KT-19).
     """
 
     code: int | UnsetType = UNSET
@@ -47,6 +50,8 @@ class Exited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | UnsetType = UNSET
     ended_ms: int
     bytes: int
+    ran_ms: int = 0
+    left: int = 0
 
 
 class Lost(Struct, frozen=True):
