@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from perdure.records.strict_json import JsonValue, check
 
@@ -32,9 +32,17 @@ def to_raw(record: object) -> Raw:
 
 
 def checked_raw(value: object) -> Raw:
-    """Encode a program's value after the strict door; raises Rejected `invariant` (VD-17)."""
-    check(value)
-    return Raw(_ENCODER.encode(value))
+    """Encode a program's value after the strict door (VD-17); a record is taken as its JSON.
+
+    Raises:
+        Rejected: `invariant`, with path and type.
+    """
+    plain: object = value
+    if isinstance(value, Struct):
+        # Bytes stay bytes, so that the door refuses them instead of storing their base64.
+        plain = msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview))
+    check(plain)
+    return Raw(_ENCODER.encode(plain))
 
 
 @lru_cache(maxsize=256)
@@ -73,7 +81,14 @@ def digest(form: JsonValue) -> str:
 
 
 def merge_object(base: Raw, patch: Raw, unset: tuple[str, ...] = ()) -> Raw:
-    """Merge a patch into an object field by field; `unset` names fields to remove (TK-14, X45)."""
+    """Merge a patch into an object field by field; `unset` names fields to remove (TK-14, X45).
+
+    A field that is not named keeps its very bytes; null is a value and removes nothing; a field
+    that is set and unset by one patch is gone.
+
+    Raises:
+        msgspec.ValidationError: when base or patch is no object.
+    """
     fields = decoder(dict[str, Raw]).decode(base)
     fields.update(decoder(dict[str, Raw]).decode(patch))
     for name in unset:

@@ -1,12 +1,16 @@
 """Entries: what happened, immutable, in transcript order (ST-19)."""
 
+import unicodedata
+from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from perdure.records.codec import decode, decode_json
+from perdure.errors import Rejected
+from perdure.records.codec import checked_raw, decode, decode_json
 from perdure.records.names import stored
 from perdure.records.seqs import Seq
+from perdure.records.strict_json import NO_REPAIRS, Repairs, repair_text
 
 Outcome: TypeAlias = Literal["finished", "denied", "notStarted", "interrupted"]
 """The four truths the model is told about a call (FM-07)."""
@@ -15,6 +19,13 @@ META_BYTES_MAX: Final = 1024
 """Meta is resident, so it is small (FM-02)."""
 
 PREVIEW_CHARACTERS_MAX: Final = 120
+
+
+_JOINERS: Final = ("\u200d", "\ufe0e", "\ufe0f")
+"""Zero-width joiner and variation selectors: they belong to the character before them."""
+
+_SKIN_TONES: Final = ("\U0001f3fb", "\U0001f3ff")
+_FLAG_LETTERS: Final = ("\U0001f1e6", "\U0001f1ff")
 
 
 class ModelId(Struct, frozen=True, kw_only=True, rename=stored):
@@ -94,3 +105,61 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored
     def payload(self) -> Any:
         """Decode the payload into fresh plain JSON; None when there is none."""
         return None if self.payload_json is UNSET else decode_json(self.payload_json)
+
+
+def repaired_meta(repairs: Repairs) -> Repaired | UnsetType:
+    """Answer what `meta.repaired` says of a door's counts: nothing when nothing was replaced."""
+    if repairs == NO_REPAIRS:
+        return UNSET
+    return Repaired(surrogates=repairs.surrogates, nul=repairs.nul)
+
+
+def preview_of(text: str) -> str:
+    """Answer the start of a text on one line, at most 120 characters, none of them half (FM-02).
+
+    White space and control characters become single spaces. What a reader sees as one character
+    (a letter with its accents, a joined emoji, a flag) is kept whole or left out.
+    """
+    clean, _ = repair_text(text[: 8 * PREVIEW_CHARACTERS_MAX])
+    line = " ".join(
+        "".join(" " if char < " " or "\x7f" <= char <= "\x9f" else char for char in clean).split()
+    )
+    cut = PREVIEW_CHARACTERS_MAX
+    if len(line) <= cut:
+        return line
+    while cut and _continues(line, cut):
+        cut -= 1
+    return line[:cut] or line[:PREVIEW_CHARACTERS_MAX]
+
+
+def _continues(text: str, index: int) -> bool:
+    """Say whether the character at `index` is drawn as part of the one before it."""
+    char, before = text[index], text[index - 1]
+    if unicodedata.category(char)[0] == "M" or char in _JOINERS or before == _JOINERS[0]:
+        return True
+    if _SKIN_TONES[0] <= char <= _SKIN_TONES[1]:
+        return True
+    if not _FLAG_LETTERS[0] <= char <= _FLAG_LETTERS[1]:
+        return False
+    run = 0
+    while run < index and _FLAG_LETTERS[0] <= text[index - 1 - run] <= _FLAG_LETTERS[1]:
+        run += 1
+    return run % 2 == 1
+
+
+def checked_meta(meta: EntryMeta | Mapping[str, object]) -> Raw:
+    """Encode an entry's meta; it is resident, so it is strict JSON of at most 1 KiB (FM-02, VD-17).
+
+    Raises:
+        Rejected: `invariant`, naming the size, or path and type of what is no strict JSON.
+    """
+    raw = checked_raw(meta)
+    size = len(bytes(raw))
+    if size > META_BYTES_MAX:
+        raise Rejected(
+            "invariant",
+            f"an entry's meta of {size} bytes; at most {META_BYTES_MAX} fit, so keep large facts "
+            f"in the payload",
+            {"bytes": size},
+        )
+    return raw

@@ -5,7 +5,7 @@ interrupted attempt; the final message is not a frame (K37). The reducer refuses
 and a change of type, so a partial is never a guess.
 """
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -14,6 +14,7 @@ from perdure.errors import InvalidArguments
 from perdure.records.messages import (
     ARGS_TEXT_BYTES_MAX,
     Extra,
+    ImagePart,
     OpaquePart,
     Part,
     TextPart,
@@ -21,7 +22,13 @@ from perdure.records.messages import (
     ToolCallPart,
 )
 from perdure.records.names import stored
-from perdure.records.strict_json import parse_object
+from perdure.records.strict_json import parse_object, repair_text
+
+BATCH_INTERVAL_MS: Final = 100
+"""Shortest time between two batches of a stream, in milliseconds."""
+
+BATCH_BYTES: Final = 4_096
+"""Bytes of delta text that make a batch due before its time."""
 
 
 class StartFrame(
@@ -94,6 +101,17 @@ class _Open:
         self.ended = False
         self.x: Extra | UnsetType = UNSET
 
+    @property
+    def takes_text(self) -> bool:
+        if isinstance(self.part, ToolCallPart):
+            return self.part.args is UNSET
+        return isinstance(self.part, TextPart | ThinkingPart)
+
+    def gathered(self) -> str:
+        """Join what came; keep it joined, for a partial is read after every batch."""
+        self.text = ["".join(self.text)]
+        return self.text[0]
+
 
 class FrameReducer:
     """Rebuild the partial reply from frames, in order."""
@@ -103,7 +121,10 @@ class FrameReducer:
         self._parts: list[_Open] = []
 
     def add(self, frame: Frame) -> None:
-        """Apply one frame; raises FrameError for a gap, a repeat or a change of type."""
+        """Apply one frame; raises FrameError for a gap, a repeat or a change of type.
+
+        A frame that is refused changes nothing.
+        """
         match frame:
             case StartFrame(part_index=index, part=part):
                 if index != len(self._parts):
@@ -111,13 +132,20 @@ class FrameReducer:
                 self._parts.append(_Open(part))
             case DeltaFrame(part_index=index, delta_text=text):
                 current = self._open(index)
-                if isinstance(current.part, OpaquePart):
-                    raise FrameError(f"part {index} takes no text")
+                if not current.takes_text:
+                    raise FrameError(f"part {index}, a {_word(current.part)}, takes no text")
                 current.text.append(text)
             case EndFrame(part_index=index, x=extra):
                 current = self._open(index)
+                if extra is not UNSET and isinstance(current.part, ImagePart):
+                    raise FrameError(f"part {index}, an image, takes no provider data")
                 current.ended = True
                 current.x = extra
+
+    def add_batch(self, batch: FrameBatch) -> None:
+        """Apply the frames of one stored batch, in order."""
+        for frame in batch.frames:
+            self.add(frame)
 
     def _open(self, index: int) -> _Open:
         if not 0 <= index < len(self._parts):
@@ -134,51 +162,126 @@ class FrameReducer:
     def finished_parts(self) -> tuple[Part, ...]:
         """Answer what may be kept of an interrupted reply (GN-45).
 
-        Text as far as it came; calls only when they ended; thinking only when it ended, and not
-        when it stands directly before a dropped call.
+        Text as far as it came, unless it is empty; calls only when they ended; thinking only when
+        it ended, and not when it stands directly before a dropped call.
         """
         kept: list[Part] = []
         for current in self._parts:
-            if isinstance(current.part, ToolCallPart) and not current.ended:
+            part = _built(current)
+            if isinstance(part, TextPart):
+                if part.text:
+                    kept.append(part)
+            elif current.ended:
+                kept.append(part)
+            elif isinstance(part, ToolCallPart):
                 while kept and isinstance(kept[-1], ThinkingPart):
                     kept.pop()
-            elif current.ended or isinstance(current.part, TextPart):
-                kept.append(_built(current))
-        return tuple(part for part in kept if not (isinstance(part, TextPart) and not part.text))
+        return tuple(kept)
+
+
+def _word(part: Part) -> str:
+    return str(part.__struct_config__.tag)
 
 
 def _built(current: _Open) -> Part:
-    added = "".join(current.text)
-    match current.part:
-        case TextPart(text=text, x=x) | ThinkingPart(text=text, x=x):
-            extra = current.x if current.x is not UNSET else x
-            return msgspec.structs.replace(current.part, text=text + added, x=extra)
-        case ToolCallPart(args_text=start, x=x):
-            raw = ("" if start is UNSET else start) + added
-            extra = current.x if current.x is not UNSET else x
-            if current.part.args is not UNSET:
-                return msgspec.structs.replace(current.part, x=extra)
-            if not current.ended:
-                return msgspec.structs.replace(current.part, args_text=raw, x=extra)
-            return parsed_call(msgspec.structs.replace(current.part, x=extra), raw)
-        case _:
-            return current.part
+    part, added = current.part, current.gathered()
+    if isinstance(part, ImagePart):
+        return part
+    if current.x is not UNSET:
+        part = msgspec.structs.replace(part, x=current.x)
+    if isinstance(part, TextPart | ThinkingPart):
+        return msgspec.structs.replace(part, text=part.text + added)
+    if isinstance(part, OpaquePart) or part.args is not UNSET:
+        return part
+    raw = ("" if part.args_text is UNSET else part.args_text) + added
+    return parsed_call(part, raw) if current.ended else _unparsed_call(part, raw)
 
 
 def parsed_call(part: ToolCallPart, raw: str) -> ToolCallPart:
-    """Set `args` when the raw text parses strictly (empty text is no arguments), else `args_text`."""
+    """Set `args` when the raw text parses strictly (empty: no arguments), else `args_text` (FM-06).
+
+    Text that is not clean Unicode is repaired in either case (VD-16).
+    """
     try:
         args = parse_object(raw) if raw.strip() else {}
     except InvalidArguments:
-        return msgspec.structs.replace(part, args=UNSET, args_text=cut_args_text(raw))
+        return _unparsed_call(part, raw)
     return msgspec.structs.replace(part, args=args, args_text=UNSET)
+
+
+def _unparsed_call(part: ToolCallPart, raw: str) -> ToolCallPart:
+    return msgspec.structs.replace(part, args=UNSET, args_text=cut_args_text(raw))
 
 
 def cut_args_text(raw: str) -> str:
     """Keep at most 64 KiB of argument text that did not parse, cut with a mark (FM-06)."""
-    from_bytes = raw.encode()
-    if len(from_bytes) <= ARGS_TEXT_BYTES_MAX:
-        return raw
-    return from_bytes[: ARGS_TEXT_BYTES_MAX - 40].decode(errors="ignore") + (
-        f"[cut: {len(from_bytes)} bytes]"
-    )
+    clean, _ = repair_text(raw)
+    whole = clean.encode()
+    if len(whole) <= ARGS_TEXT_BYTES_MAX:
+        return clean
+    mark = f"[cut: {len(whole)} bytes]"
+    return whole[: ARGS_TEXT_BYTES_MAX - len(mark)].decode(errors="ignore") + mark
+
+
+class FrameBatcher:
+    """Collect frames, and say when a working commit of them is due; time comes in.
+
+    At most one batch per 100 ms or 4 KiB of deltas; the first one at once, for a person waits for
+    it. Neighbouring deltas of one part become one. The end of a part makes nothing due: it rides
+    with the batch after it, or with the last one.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing to store."""
+        self._frames: list[Frame] = []
+        self._texts: list[str] = []
+        self._bytes = 0
+        self._waits = False
+        self._taken_ms: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Say that nothing was added since the last batch."""
+        return not self._frames
+
+    def add(self, frame: Frame) -> None:
+        """Take the next frame of the stream."""
+        last = self._frames[-1] if self._frames else None
+        if isinstance(frame, DeltaFrame):
+            self._bytes += len(frame.delta_text.encode(errors="surrogatepass"))
+            if isinstance(last, DeltaFrame) and last.part_index == frame.part_index:
+                self._texts.append(frame.delta_text)
+                return
+        self._close_delta()
+        self._frames.append(frame)
+        self._waits = self._waits or not isinstance(frame, EndFrame)
+
+    def due_at_ms(self) -> int | None:
+        """Answer when the next batch is due; None while nothing waits, 0 for at once."""
+        if not self._waits:
+            return None
+        if self._taken_ms is None or self._bytes >= BATCH_BYTES:
+            return 0
+        return self._taken_ms + BATCH_INTERVAL_MS
+
+    def is_due(self, now_ms: int) -> bool:
+        """Say whether a batch is due at a monotonic time."""
+        due = self.due_at_ms()
+        return due is not None and due <= now_ms
+
+    def take(self, now_ms: int) -> FrameBatch | None:
+        """Answer what waits, due or not, and start anew; None when there is nothing."""
+        if not self._frames:
+            return None
+        self._close_delta()
+        batch = FrameBatch(frames=tuple(self._frames))
+        self._frames, self._bytes, self._waits, self._taken_ms = [], 0, False, now_ms
+        return batch
+
+    def _close_delta(self) -> None:
+        if self._texts:
+            last = self._frames[-1]
+            assert isinstance(last, DeltaFrame)
+            text = "".join([last.delta_text, *self._texts])
+            self._frames[-1] = DeltaFrame(part_index=last.part_index, delta_text=text)
+            self._texts = []

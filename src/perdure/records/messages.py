@@ -11,16 +11,23 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from perdure.errors import FailureCode
-from perdure.records.codec import decode, decoder, to_raw
+from perdure.errors import FailureCode, Rejected
+from perdure.records.codec import decode, decode_json, decoder, encode, to_raw
 from perdure.records.entries import ModelId
 from perdure.records.names import stored
 from perdure.records.seqs import Seq
+from perdure.records.strict_json import NO_REPAIRS, Repairs, repair_text
 
 StopReason: TypeAlias = Literal["stop", "length", "toolUse", "error", "aborted"]
 
 ARGS_TEXT_BYTES_MAX: Final = 65_536
 """Longest raw argument text kept when it does not parse (FM-06)."""
+
+TOKEN_CHARACTERS: Final = 4
+"""Characters that an estimate takes for one token (D15)."""
+
+IMAGE_TOKENS: Final = 1_200
+"""Tokens that an estimate takes for an image, whatever its size (D15)."""
 
 
 class Extra(Struct, frozen=True, kw_only=True, rename=stored):
@@ -235,10 +242,13 @@ class UsageElement(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
 
 P = TypeVar("P", UserPayload, AssistantPayload, ToolResultPayload)
+Payload: TypeAlias = UserPayload | AssistantPayload | ToolResultPayload | SummaryPayload
 
 
 def read_payload(data: Raw, kind: type[P]) -> P:
-    """Decode a payload; a part of an unknown type becomes an `OpaquePart` holding its bytes (FM-04).
+    """Decode a payload; what is no part of this release becomes an `OpaquePart` (FM-04).
+
+    Such a part's own bytes, unchanged, are the `opaque_data` of its `x`, whose provider is "".
 
     Raises:
         msgspec.ValidationError: when the payload is not of this kind.
@@ -246,29 +256,125 @@ def read_payload(data: Raw, kind: type[P]) -> P:
     try:
         return decode(data, kind)
     except msgspec.ValidationError:
-        return decode(to_raw(_with_opaque_parts(decoder(Any).decode(data))), kind)
+        return decode(_with_opaque_parts(data), kind)
 
 
-_KNOWN_PARTS: Final = frozenset({"text", "image", "thinking", "toolCall", "opaque"})
+def _with_opaque_parts(payload: Raw) -> Raw:
+    fields = decode(payload, dict[str, Raw])
+    if "message" in fields:
+        fields["message"] = _with_known_parts(fields["message"])
+    if "messages" in fields:
+        messages = decode(fields["messages"], list[Raw])
+        fields["messages"] = to_raw([_with_known_parts(message) for message in messages])
+    return to_raw(fields)
 
 
-def _with_opaque_parts(value: object) -> object:
-    if isinstance(value, list):
-        return [_with_opaque_parts(item) for item in cast("list[object]", value)]
-    if not isinstance(value, dict):
-        return value
-    fields = cast("dict[str, object]", value)
-    changed = {key: _with_opaque_parts(item) for key, item in fields.items()}
-    content = fields.get("content")
-    if isinstance(content, list):
-        changed["content"] = [_known_part(part) for part in cast("list[object]", content)]
-    return changed
+def _with_known_parts(message: Raw) -> Raw:
+    fields = decode(message, dict[str, Raw])
+    if "content" in fields:
+        parts = decode(fields["content"], list[Raw])
+        fields["content"] = to_raw([_known_part(part) for part in parts])
+    return to_raw(fields)
 
 
-def _known_part(part: object) -> object:
-    if isinstance(part, dict) and cast("dict[str, object]", part).get("type") in _KNOWN_PARTS:
-        return cast("object", part)
-    return {"type": "opaque", "x": {"p": "", "a": "", "n": 0, "d": part}}
+def _known_part(part: Raw) -> Raw:
+    try:
+        decoder(Part).decode(part)
+    except msgspec.ValidationError:
+        x = Extra(provider_name="", api_name="", adapter_version=0, opaque_data=part)
+        return to_raw(OpaquePart(x=x))
+    return part
+
+
+def check_payload(payload: Raw, kind: type[Payload]) -> None:
+    """Refuse a payload that has not exactly the fields of its kind in version 1 (FM-03, FM-06).
+
+    Raises:
+        Rejected: `invariant`, naming what is missing, unknown or twofold.
+    """
+    try:
+        record = decode(payload, kind)
+    except msgspec.MsgspecError as error:
+        raise Rejected("invariant", f"this is no {kind.__name__}: {error}") from None
+    if decode_json(payload) != decode_json(to_raw(record)):
+        raise Rejected(
+            "invariant",
+            f"this {kind.__name__} has a field that version 1 does not know, or spells out a "
+            f"default; it would be stored as {encode(record)[:200]!r}",
+        )
+    if isinstance(record, AssistantPayload):
+        for call in record.message.calls:
+            if (call.args is UNSET) == (call.args_text is UNSET):
+                raise Rejected(
+                    "invariant", f"the call {call.call_id!r} has not exactly one of args, argsText"
+                )
+
+
+InputContent: TypeAlias = str | UserMessage | Sequence[UserMessage]
+"""What a person or program may hand over as input (D19)."""
+
+
+def normalize_input(
+    content: InputContent, *, now_ms: int = 0
+) -> tuple[tuple[UserMessage, ...], Repairs]:
+    """Make an input's messages, with repaired texts, and count the repairs (D19, VD-16).
+
+    A text is one message; text is not trimmed. A message that has no time yet gets `now_ms`.
+
+    Raises:
+        Rejected: `invariant`, for no message, an empty one, another role, or a part that only a
+            model makes.
+    """
+    if isinstance(content, str):
+        given: Sequence[object] = (text_message(content),)
+    elif isinstance(content, UserMessage):
+        given = (content,)
+    else:
+        given = _listed(content)
+    repaired = [_normal_message(message, now_ms) for message in given]
+    total = sum((repairs for _, repairs in repaired), NO_REPAIRS)
+    return tuple(message for message, _ in repaired), total
+
+
+def _listed(content: object) -> Sequence[object]:
+    if not isinstance(content, list | tuple):
+        raise Rejected(
+            "invariant",
+            f"an input of type {type(content).__name__}; an input is a text, a user message, or "
+            f"a list of user messages",
+        )
+    if not content:
+        raise Rejected("invariant", "an empty list is no input; give at least one user message")
+    return cast("Sequence[object]", content)
+
+
+def _normal_message(message: object, now_ms: int) -> tuple[UserMessage, Repairs]:
+    if not isinstance(message, UserMessage):
+        raise Rejected(
+            "invariant",
+            f"a {type(message).__name__} is no input; every message of an input has the role user",
+        )
+    total = NO_REPAIRS
+    parts: list[Part] = []
+    for part in message.content:
+        if isinstance(part, TextPart):
+            text, repairs = repair_text(part.text)
+            total += repairs
+            part = msgspec.structs.replace(part, text=text)  # noqa: PLW2901 - the same part, clean
+        elif not isinstance(part, ImagePart | OpaquePart):
+            raise Rejected(
+                "invariant",
+                f"a {type(part).__name__} in a user message; a person says texts and images",
+            )
+        parts.append(part)
+    if not any(isinstance(part, ImagePart) or _says_something(part) for part in parts):
+        raise Rejected("invariant", "an input without text or image; say something")
+    timestamp = message.timestamp or now_ms
+    return UserMessage(content=tuple(parts), timestamp=timestamp), total
+
+
+def _says_something(part: Part) -> bool:
+    return isinstance(part, TextPart) and part.text != ""
 
 
 def text_message(text: str, timestamp: int = 0) -> UserMessage:
@@ -276,7 +382,7 @@ def text_message(text: str, timestamp: int = 0) -> UserMessage:
     return UserMessage(content=(TextPart(text=text),), timestamp=timestamp)
 
 
-def payload_raw(payload: UserPayload | AssistantPayload | ToolResultPayload) -> Raw:
+def payload_raw(payload: Payload) -> Raw:
     """Encode a payload."""
     return to_raw(payload)
 
@@ -291,11 +397,11 @@ def estimated_tokens(parts: Sequence[Part]) -> int:
             case ToolCallPart(name=name, args=args, args_text=text):
                 characters += len(name)
                 if args is not UNSET:
-                    characters += len(msgspec.json.encode(args))
+                    characters += len(encode(args).decode())
                 elif text is not UNSET:
                     characters += len(text)
             case ImagePart():
                 images += 1
             case OpaquePart():
                 pass
-    return -(-characters // 4) + 1200 * images
+    return -(-characters // TOKEN_CHARACTERS) + IMAGE_TOKENS * images

@@ -1,0 +1,170 @@
+"""Usage arithmetic: what a list of usage elements adds up to (US-04, US-10, D25).
+
+Unknown is never zero: a report that leaves a figure out is counted beside the sum it is missing
+from, and an attempt that reported nothing at all is counted by itself. An adjustment is a
+difference to the report it names; a difference to an unknown figure leaves it unknown.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal, localcontext
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import UNSET, Raw, Struct
+
+from perdure.errors import Rejected
+from perdure.records.codec import to_raw
+from perdure.records.messages import Cost, UsageElement
+from perdure.records.seqs import Seq
+
+COST_DIGITS: Final = 1_000
+"""Digits to which sums of money are exact; amounts of money have about ten."""
+
+_AMOUNT: Final = re.compile(r"-?[0-9]{1,100}(\.[0-9]{1,100})?")
+
+
+class TokenSum(Struct, frozen=True, kw_only=True):
+    """Tokens of one kind, and how many reports did not say how many."""
+
+    tokens: int = 0
+    unknown: int = 0
+
+    def __add__(self, other: "TokenSum") -> "TokenSum":
+        """Add two sums."""
+        return TokenSum(tokens=self.tokens + other.tokens, unknown=self.unknown + other.unknown)
+
+
+NO_TOKENS: Final = TokenSum()
+
+
+class UsageTotals(Struct, frozen=True, kw_only=True):
+    """What was used: tokens by kind, cost by currency, and everything that is not known.
+
+    `input` excludes cached tokens; `reasoning` is part of `output`. `unknown_costs` counts
+    reports without a cost; `unknown_attempts` attempts without a report.
+    """
+
+    reports: int = 0
+    adjustments: int = 0
+    unknown_attempts: int = 0
+    input: TokenSum = NO_TOKENS
+    output: TokenSum = NO_TOKENS
+    cache_read: TokenSum = NO_TOKENS
+    cache_write: TokenSum = NO_TOKENS
+    reasoning: TokenSum = NO_TOKENS
+    costs: Mapping[str, Decimal] = MappingProxyType({})
+    unknown_costs: int = 0
+
+    def __add__(self, other: "UsageTotals") -> "UsageTotals":
+        """Add two totals, exactly."""
+        return UsageTotals(
+            reports=self.reports + other.reports,
+            adjustments=self.adjustments + other.adjustments,
+            unknown_attempts=self.unknown_attempts + other.unknown_attempts,
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_write + other.cache_write,
+            reasoning=self.reasoning + other.reasoning,
+            costs=_added(self.costs, other.costs),
+            unknown_costs=self.unknown_costs + other.unknown_costs,
+        )
+
+
+NO_USAGE: Final = UsageTotals()
+
+
+def usage_totals(
+    elements: Iterable[UsageElement],
+    attempts: Mapping[Seq, int] | None = None,
+    *,
+    base: UsageTotals = NO_USAGE,
+) -> UsageTotals:
+    """Add elements to `base`; a page of the list at a time gives the same as the whole list.
+
+    `attempts` names how many attempts each task made; those among them that none of `elements`
+    reports are the unknown ones. Give it with all elements of these tasks, or leave it out.
+    """
+    totals = base
+    reported: set[tuple[Seq, int]] = set()
+    for element in elements:
+        totals += _of(element)
+        if attempts is not None and element.kind == "report":
+            reported.add((element.task, element.attempt))
+    if attempts is None:
+        return totals
+    unknown = sum(
+        (task, attempt) not in reported
+        for task, count in attempts.items()
+        for attempt in range(1, count + 1)
+    )
+    return totals + UsageTotals(unknown_attempts=unknown)
+
+
+def _of(element: UsageElement) -> UsageTotals:
+    is_report = element.kind == "report"
+    amount = cost_amount(element.cost)
+    currency = element.cost.currency if element.cost is not None else ""
+    return UsageTotals(
+        reports=int(is_report),
+        adjustments=int(not is_report),
+        input=_tokens(element.input, is_report),
+        output=_tokens(element.output, is_report),
+        cache_read=_tokens(element.cache_read, is_report),
+        cache_write=_tokens(element.cache_write, is_report),
+        reasoning=_tokens(element.reasoning, is_report),
+        costs=MappingProxyType({currency: amount} if amount is not None else {}),
+        unknown_costs=int(is_report and amount is None),
+    )
+
+
+def _tokens(count: int | None, is_report: bool) -> TokenSum:  # noqa: FBT001 - read at its one call
+    if count is not None:
+        return TokenSum(tokens=count)
+    return TokenSum(unknown=int(is_report))
+
+
+def _added(costs: Mapping[str, Decimal], others: Mapping[str, Decimal]) -> Mapping[str, Decimal]:
+    if not others:
+        return costs
+    sums = dict(costs)
+    with localcontext(prec=COST_DIGITS):
+        for currency, amount in others.items():
+            sums[currency] = sums[currency] + amount if currency in sums else amount
+    return MappingProxyType(sums)
+
+
+def cost_amount(cost: Cost | None) -> Decimal | None:
+    """Answer a cost's exact amount; None when there is none, or its text is no decimal number."""
+    if cost is None or not _AMOUNT.fullmatch(cost.amount):
+        return None
+    return Decimal(cost.amount)
+
+
+def checked_usage(element: UsageElement) -> Raw:
+    """Encode a usage element that is fit to be stored (FM-08).
+
+    Raises:
+        Rejected: `invariant`, for a negative count or cost in a report, a cost that is no decimal
+            text, a report that names another one, or an adjustment that names none.
+    """
+    is_report = element.kind == "report"
+    if is_report != (element.of is UNSET):
+        raise Rejected("invariant", f"a usage {element.kind} with of={element.of!r}")
+    amount = cost_amount(element.cost)
+    if element.cost is not None and amount is None:
+        raise Rejected(
+            "invariant",
+            f"the cost {element.cost.amount!r}; an amount is a decimal text such as '0.0123'",
+        )
+    counts = (
+        element.input,
+        element.output,
+        element.cache_read,
+        element.cache_write,
+        element.reasoning,
+    )
+    if is_report and any(figure is not None and figure < 0 for figure in (*counts, amount)):
+        raise Rejected("invariant", f"a negative figure in a usage report: {counts!r}, {amount!r}")
+    return to_raw(element)
