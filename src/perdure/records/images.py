@@ -28,11 +28,11 @@ IMAGE_SIDE_PIXELS_MAX: Final = 8_000
 
 
 class ImageFacts(Struct, frozen=True, kw_only=True):
-    """What the header of an image says; sides in pixels."""
+    """What the header of an image says."""
 
     mime: str
-    width: int
-    height: int
+    width_pixels: int
+    height_pixels: int
 
 
 def image_facts(data: bytes) -> ImageFacts:
@@ -60,7 +60,7 @@ def image_facts(data: bytes) -> ImageFacts:
             f"an image of {width} x {height} pixels; at most {IMAGE_SIDE_PIXELS_MAX} a side are "
             f"accepted",
         )
-    return ImageFacts(mime=mime, width=width, height=height)
+    return ImageFacts(mime=mime, width_pixels=width, height_pixels=height)
 
 
 def image_part(data: bytes) -> ImagePart:

@@ -1,4 +1,4 @@
-"""Whether and when a failed model request is tried again: pure rules over errors (D13, GN-25, GN-26).
+"""Whether and when a failed model request is tried again: pure rules over errors (D13, GN-25).
 
 The delay doubles from attempt to attempt up to a cap and gets up to a fifth on top, taken from a
 hash of stored ids: the same on every run of one session, and different in sessions that share an
@@ -10,8 +10,9 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
-from perdure.errors import RETRYABLE, FailureCode, ProviderError
+from perdure.errors import RETRYABLE, ProviderError
 from perdure.records.codec import canonical
+from perdure.records.messages import MessageError
 from perdure.records.seqs import Seq
 from perdure.records.settings import RetryPolicy
 
@@ -28,13 +29,6 @@ class TryAgain(Struct, frozen=True, kw_only=True):
     """Wait this many milliseconds from now, then make the next attempt."""
 
     delay_ms: int
-
-
-class GiveUp(Struct, frozen=True, kw_only=True):
-    """Fail the generation with this code, and this message for a person."""
-
-    code: FailureCode
-    message: str
 
 
 def as_provider_error(error: Exception) -> ProviderError:
@@ -73,8 +67,8 @@ def retry_delay_ms(policy: RetryPolicy, *, session_id: str, task_id: Seq, attemp
 
 def decide_retry(
     error: Exception, policy: RetryPolicy, *, session_id: str, task_id: Seq, attempt: int
-) -> TryAgain | GiveUp:
-    """Decide what follows attempt `attempt`, which failed with `error`.
+) -> TryAgain | MessageError:
+    """Decide what follows attempt `attempt`, which failed with `error`: a wait, or the last word.
 
     An overflow is given up here: making room and trying once more does not use the budget, and is
     the caller's to decide first. What the provider asks for (`retry_after_ms`) is honoured up to
@@ -82,15 +76,15 @@ def decide_retry(
     """
     failure = as_provider_error(error)
     if classify(failure) != "retry":
-        return GiveUp(code=failure.code, message=failure.message)
+        return MessageError(code=failure.code, message=failure.message)
     if attempt >= policy.max_attempts:
-        return GiveUp(
+        return MessageError(
             code=failure.code,
             message=f"{failure.message} (attempt {attempt} of {policy.max_attempts})",
         )
     asked = failure.retry_after_ms or 0
     if asked > policy.max_delay_ms:
-        return GiveUp(
+        return MessageError(
             code="retry_after_too_long",
             message=f"the provider asks for a wait of {asked} ms; at most {policy.max_delay_ms} ms "
             f"are waited: {failure.message}",

@@ -28,11 +28,14 @@ class TokenSum(Struct, frozen=True, kw_only=True):
     """Tokens of one kind, and how many reports did not say how many."""
 
     tokens: int = 0
-    unknown: int = 0
+    unknown_reports: int = 0
 
     def __add__(self, other: "TokenSum") -> "TokenSum":
         """Add two sums."""
-        return TokenSum(tokens=self.tokens + other.tokens, unknown=self.unknown + other.unknown)
+        return TokenSum(
+            tokens=self.tokens + other.tokens,
+            unknown_reports=self.unknown_reports + other.unknown_reports,
+        )
 
 
 NO_TOKENS: Final = TokenSum()
@@ -122,7 +125,7 @@ def _of(element: UsageElement) -> UsageTotals:
 def _tokens(count: int | None, is_report: bool) -> TokenSum:  # noqa: FBT001 - read at its one call
     if count is not None:
         return TokenSum(tokens=count)
-    return TokenSum(unknown=int(is_report))
+    return TokenSum(unknown_reports=int(is_report))
 
 
 def _added(costs: Mapping[str, Decimal], others: Mapping[str, Decimal]) -> Mapping[str, Decimal]:
