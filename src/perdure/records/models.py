@@ -12,6 +12,7 @@ from perdure.records.messages import AssistantMessage, Message, Usage
 from perdure.records.names import stored
 from perdure.records.seqs import Seq
 from perdure.records.settings import ThinkingLevel
+from perdure.records.strict_json import NO_REPAIRS, Repairs
 
 
 def parse_model(text: str) -> ModelId:
@@ -80,7 +81,11 @@ class DeferredHandle(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 
 class ModelOutcome(Struct, frozen=True, kw_only=True):
-    """How a request ended: a message or a handle, and the usage reported (None: not reported)."""
+    """How a request ended: a message or a handle, and the usage reported (None: not reported).
+
+    `repaired` counts what the adapter replaced in the model's text before it made frames (PV-08).
+    """
 
     result: AssistantMessage | DeferredHandle
     usage: Usage | None = None
+    repaired: Repairs = NO_REPAIRS
