@@ -149,7 +149,7 @@ def _check_raw(raw: Raw, what: str, *, fields: bool) -> None:
         refuse(f"{what} is not a JSON object: {value!r}")
     data = memoryview(raw)
     if len(data) > DEPTH_MAX and _openers(bytes(data)) > DEPTH_MAX:
-        check(value, what)
+        check(cast("object", value), what)
 
 
 def _openers(data: bytes) -> int:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from msgspec import UNSET, Raw, UnsetType
 
 from perdure.records.context_list import EMPTY_CONTEXT, ContextList
-from perdure.records.conversations import ConversationState, ParentLink
+from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
 from perdure.records.seqs import NO_SEQ, Seq
 from perdure.records.sessions import ListElement, StoredValue
@@ -37,7 +37,18 @@ from perdure.records.writes import (
     Write,
 )
 from perdure.storage.admission import refuse
-from perdure.storage.folding import NEW_SETTINGS, Settings, new_task, patch_settings, patch_task
+from perdure.storage.folding import (
+    NEW_SETTINGS,
+    Settings,
+    both_payload_and_ref,
+    check_edit,
+    conversation_state,
+    edited,
+    missing,
+    new_task,
+    patch_settings,
+    patch_task,
+)
 
 T = TypeVar("T")
 Place = tuple[str, str]
@@ -328,43 +339,9 @@ class MemoryIndex:
             conv = self.conversations.get(parent.conv_id)
 
 
-def conversation_state(
-    conv_id: Seq,
-    *,
-    parent: ParentLink | UnsetType,
-    owner: Seq | UnsetType,
-    commit_end: Seq,
-    settings: Settings,
-    context: ContextList,
-    prefix_version: int,
-    deleted: bool,
-) -> ConversationState:
-    """Put a conversation's facts and versions together."""
-    return ConversationState(
-        id=conv_id,
-        commit_end=commit_end,
-        parent=parent,
-        inbox=settings.inbox,
-        owner=owner,
-        label=UNSET if settings.label is None else settings.label,
-        context=context,
-        prefix_version=prefix_version,
-        steering_mode=settings.steering_mode,
-        follow_up_mode=settings.follow_up_mode,
-        deleted=deleted,
-    )
-
-
 def own(value: Raw, scope: str | UnsetType) -> Raw:
     """Answer a value that pins no commit: a working one outlives the bytes it came in."""
     return value if scope is UNSET else value.copy()
-
-
-def edited(context: ContextList, write: ReplaceContext | ResetContext) -> ContextList:
-    """Answer the list after a replace or a reset."""
-    if isinstance(write, ResetContext):
-        return ContextList(write.ids)
-    return context.replace(write.through, write.head)
 
 
 class _Checker:
@@ -373,7 +350,7 @@ class _Checker:
     def __init__(self, index: MemoryIndex) -> None:
         self.index = index
         self.conversations: set[Seq] = set()
-        self.entries: set[Seq] = set()
+        self.entries: dict[Seq, Seq] = {}
         self.tasks: set[Seq] = set()
         self.settled: set[Seq] = set()
         self.contexts: dict[Seq, tuple[int, ContextList]] = {}
@@ -394,7 +371,7 @@ class _Checker:
             case InsertEntry():
                 self._conversation(write.conv_id, write.seq)
                 self._check_entry(write)
-                self.entries.add(write.seq)
+                self.entries[write.seq] = write.conv_id
             case InsertTask():
                 self._conversation(write.conv_id, write.seq)
                 self.tasks.add(write.seq)
@@ -417,7 +394,9 @@ class _Checker:
             return
         if write.payload_json is not UNSET:
             refuse(both_payload_and_ref(write.seq))
-        if write.ref not in self.index.entries and write.ref not in self.entries:
+        known = self.index.entries.get(write.ref)
+        home = self.entries.get(write.ref) if known is None else known.conv_id
+        if home != write.conv_id:
             refuse(missing("entry", write.ref, write.seq))
 
     def _task(self, task_id: Seq, seq: Seq) -> None:
@@ -440,25 +419,3 @@ class _Checker:
     def _stored(self, conv_id: Seq) -> tuple[int, ContextList]:
         conv = self.index.conversations[conv_id]
         return conv.bases.items[-1][0], conv.current
-
-
-def check_edit(write: ReplaceContext | ResetContext, version: int, context: ContextList) -> None:
-    """Refuse a replacement of a prefix that is not there or not the expected one."""
-    if isinstance(write, ReplaceContext):
-        if write.expect_prefix_version != version:
-            refuse(
-                f"write {write.seq} expects prefix version {write.expect_prefix_version}; "
-                f"it is {version}"
-            )
-        if write.through not in context:
-            refuse(f"write {write.seq} replaces through {write.through}, which is not on the list")
-
-
-def missing(what: str, wanted: Seq, seq: Seq) -> str:
-    """Word the refusal of a write about something that is not there."""
-    return f"write {seq} names {what} {wanted!r}, which does not exist"
-
-
-def both_payload_and_ref(seq: Seq) -> str:
-    """Word the refusal of an entry with two sources of its payload (D03)."""
-    return f"entry {seq} has both a payload and a ref; at most one of them is present"

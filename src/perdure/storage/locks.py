@@ -1,0 +1,107 @@
+"""The writer lock of one session: a file held by flock from open to close (D18, SN-11).
+
+The kernel frees it when its holder dies. The descriptor is close-on-exec and is closed in forked
+children, which would otherwise keep the lock beyond their parent's life. The file is never
+renamed; its content says who holds it, for people and for forwarding.
+"""
+
+import fcntl
+import os
+import weakref
+from pathlib import Path
+from typing import ClassVar, Final
+
+import msgspec
+from msgspec import structs
+
+from perdure.errors import StorageBusy
+from perdure.records.sessions import Owner
+
+LOCK_MODE: Final = 0o600
+CONTENT_BYTES_MAX: Final = 4096
+
+
+class FileLock:
+    """One held lock; make it with `FileLock.acquire`."""
+
+    _held: ClassVar["weakref.WeakSet[FileLock]"] = weakref.WeakSet()
+    _registered: ClassVar[bool] = False
+
+    def __init__(self, path: Path, handle: int) -> None:
+        self.path = path
+        self._handle: int | None = handle
+
+    @classmethod
+    def acquire(cls, path: Path, what: str) -> "FileLock":
+        """Take the lock without waiting.
+
+        Raises:
+            StorageBusy: another process has it, or the file system has no such locks.
+        """
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, LOCK_MODE)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise busy(what, holder_of(path)) from None
+        except OSError as error:
+            os.close(handle)
+            raise StorageBusy(f"{what}: the file system refuses the lock {path}: {error}") from None
+        lock = cls(path, handle)
+        cls._held.add(lock)
+        if not cls._registered:
+            cls._registered = True
+            os.register_at_fork(after_in_child=cls._drop_in_child)
+        return lock
+
+    def write(self, owner: Owner) -> None:
+        """Say who holds the lock."""
+        assert self._handle is not None
+        content = msgspec.json.encode(owner)
+        os.pwrite(self._handle, content, 0)
+        os.ftruncate(self._handle, len(content))
+
+    def release(self, *, remove: bool = False) -> None:
+        """Give the lock free; `remove` the file when its session is gone for ever."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.ftruncate(handle, 0)
+            if remove:
+                self.path.unlink(missing_ok=True)
+            os.close(handle)
+        FileLock._held.discard(self)
+
+    def drop(self) -> None:
+        """Close the descriptor and nothing more: in a forked child the lock is the parent's."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
+
+    @classmethod
+    def _drop_in_child(cls) -> None:
+        for lock in list(cls._held):
+            lock.drop()
+        cls._held.clear()
+
+
+def holder_of(path: Path) -> Owner | None:
+    """Read who says to hold a lock; None when the file does not say."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return msgspec.json.decode(os.pread(handle, CONTENT_BYTES_MAX, 0), type=Owner)
+    except msgspec.MsgspecError:
+        return None
+    finally:
+        os.close(handle)
+
+
+def busy(what: str, owner: Owner | None) -> StorageBusy:
+    """Word the refusal of a second writer, naming the first."""
+    if owner is None:
+        return StorageBusy(f"{what} is open in another process")
+    message = f"{what} is open by process {owner.pid} on host {owner.host} since {owner.since}"
+    facts = {name: value for name, value in structs.asdict(owner).items() if value is not None}
+    return StorageBusy(message, facts)

@@ -1,0 +1,171 @@
+"""The two threads of a container, and how their answers come back to the event loop.
+
+Work goes to a thread through a queue that never blocks; answers come back many at a time through
+one wake-up of the loop. A waiter that was cancelled is skipped; its work is done all the same.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar, cast
+
+from perdure.errors import Closed, PerdureError
+from perdure.storage.sqlite.connect import format_of, open_reader, translated
+
+T = TypeVar("T")
+
+BATCH_MAX: Final = 256
+"""Most jobs taken at a time: the largest group commit, and the longest wait for its answer."""
+
+
+class Job(Generic[T]):
+    """One piece of work and the future that waits for it."""
+
+    __slots__ = ("error", "future", "loop", "result")
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+        self.result: T | None = None
+        self.error: Exception | None = None
+
+    def settle(self) -> None:
+        """Answer the waiter; runs on the loop."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(cast("T", self.result))
+
+
+class Call(Job[T]):
+    """A function to run on the thread, with its connection."""
+
+    __slots__ = ("work",)
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        super().__init__()
+        self.work = work
+
+    def run(self) -> None:
+        """Run the function and keep what came of it."""
+        try:
+            self.result = self.work()
+        except (PerdureError, sqlite3.Error, sqlite3.Warning, OSError, ValueError) as error:
+            self.error = error
+
+
+def settle_all(jobs: Sequence[Job[Any]]) -> None:
+    """Answer a batch of waiters; runs on the loop."""
+    for job in jobs:
+        job.settle()
+
+
+def deliver(jobs: Sequence[Job[Any]]) -> None:
+    """Wake each loop once for all of its jobs."""
+    for loop in {job.loop for job in jobs}:
+        mine = [job for job in jobs if job.loop is loop]
+        try:
+            loop.call_soon_threadsafe(settle_all, mine)
+        except RuntimeError:
+            continue  # that loop is closed; nobody waits there any more
+
+
+def take_batch(
+    jobs: "queue.SimpleQueue[Job[Any] | None]", first: Job[Any]
+) -> list[Job[Any] | None]:
+    """Take what waits behind a first job, up to the limit."""
+    batch: list[Job[Any] | None] = [first]
+    while len(batch) < BATCH_MAX and batch[-1] is not None:
+        try:
+            batch.append(jobs.get_nowait())
+        except queue.Empty:
+            break
+    return batch
+
+
+class Reader:
+    """The reading thread: every query sees one committed state (ST-17, SQ-05)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._conn: sqlite3.Connection | None = None
+        self._stamp: tuple[int, ...] | None = None
+        self._closed = False
+        threading.Thread(target=self._run, name="perdure-read", daemon=True).start()
+
+    async def call(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query in one read transaction.
+
+        Raises:
+            StorageDamaged: stored bytes are not what was written.
+            Faulted: the file could not be read.
+        """
+        if self._closed:
+            raise Closed("the container is closed")
+        job = Call(lambda: self._query(work))
+        self._jobs.put(job)
+        return await job.future
+
+    async def stop(self) -> None:
+        """Let the thread finish what waits and close its connection, and wait for that."""
+        self._closed = True
+        job = Call(self._disconnect)
+        self._jobs.put(job)
+        self._jobs.put(None)
+        await job.future
+
+    def _disconnect(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
+
+    def _run(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            batch = take_batch(self._jobs, first)
+            done = [job for job in batch if job is not None]
+            for job in done:
+                cast("Call[Any]", job).run()
+            deliver(done)
+            if batch[-1] is None:
+                break
+
+    def _query(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            conn = self._connection()
+            conn.execute("BEGIN")
+            try:
+                return work(conn)
+            finally:
+                conn.execute("ROLLBACK")
+        except (sqlite3.Error, sqlite3.Warning, OSError) as error:
+            raise translated(error, "reading", self._path) from error
+
+    def _connection(self) -> sqlite3.Connection:
+        """Answer a connection that sees what the file holds now.
+
+        Without a write-ahead file nobody has the file open for writing: it is read as it lies,
+        which writes nothing anywhere, not even beside it (SN-10).
+        """
+        if self._conn is not None and self._stamp is None:
+            return self._conn
+        stamp = self._quiet_stamp()
+        if self._conn is not None and stamp == self._stamp:
+            return self._conn
+        if self._conn is not None:
+            self._conn.close()
+        self._conn = open_reader(self._path, immutable=stamp is not None)
+        self._stamp = stamp
+        format_of(self._conn, self._path)
+        return self._conn
+
+    def _quiet_stamp(self) -> tuple[int, ...] | None:
+        if self._path.with_name(self._path.name + "-wal").exists():
+            return None
+        facts = self._path.stat()
+        return (facts.st_ino, facts.st_size, facts.st_mtime_ns)

@@ -1,0 +1,254 @@
+"""The one thread that writes a container: group commit, fences, checkpoints.
+
+All commits that wait go into one transaction. Each begins with the conditional update of its
+session's head, which is the fence: no row changed means that another writer owns the session,
+and nothing of that commit is written. When a commit is refused by its rows, the transaction is
+rolled back and each commit runs alone.
+
+Invariants: only this thread writes or checkpoints (two checkpointers can damage a file in older
+SQLite); a commit that failed at COMMIT is never tried again; a barrier is synced before its
+caller hears of it, and a commit without one costs no sync.
+"""
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+from perdure.errors import Closed, Faulted, Fenced, Rejected, StorageBusy
+from perdure.records.writes import Commit
+from perdure.storage.sqlite.connect import (
+    create_private,
+    open_writer,
+    prepare_container,
+    translated,
+)
+from perdure.storage.sqlite.journal import insert_row
+from perdure.storage.sqlite.rows import SessionRows
+from perdure.storage.sqlite.threads import Call, Job, deliver, take_batch
+
+T = TypeVar("T")
+
+WAL_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Write-ahead bytes after which the writer checkpoints although commits wait."""
+
+IDLE_SECONDS: Final = 0.05
+"""Quiet time after which the writer checkpoints what it wrote."""
+
+COMMIT_WAL_BYTES: Final = 40 * 1024
+"""What one commit adds to the write-ahead file, beside its own text: about ten pages."""
+
+HEAD_MAIN: Final = "UPDATE session SET head=?, time=? WHERE id=? AND head=? AND epoch=?"
+HEAD_WORKING: Final = "UPDATE session SET head=? WHERE id=? AND head=? AND epoch=?"
+
+
+class CommitJob(Job[None]):
+    """One admitted commit of one open session."""
+
+    __slots__ = ("barrier", "commit", "done", "epoch", "rows", "scope", "text")
+
+    def __init__(
+        self,
+        commit: Commit,
+        *,
+        text: bytes,
+        scope: str | None,
+        barrier: bool,
+        rows: SessionRows,
+        epoch: int,
+        done: Callable[["CommitJob"], None],
+    ) -> None:
+        super().__init__()
+        self.commit = commit
+        self.text = text
+        self.scope = scope
+        self.barrier = barrier
+        self.rows = rows
+        self.epoch = epoch
+        self.done = done
+
+    def settle(self) -> None:
+        """Tell the handle first: it counts the commit even when its caller has gone (ST-33)."""
+        self.done(self)
+        super().settle()
+
+
+class Writer:
+    """The writing thread of one container file."""
+
+    def __init__(self, path: Path, *, busy_ms: int, power: bool) -> None:
+        self._path = path
+        self._busy_ms = busy_ms
+        self._power = power
+        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._conn: sqlite3.Connection | None = None
+        self._full = False
+        self._wal_bytes = 0
+        self._closed = False
+        threading.Thread(target=self._run, name="perdure-write", daemon=True).start()
+
+    # On the loop
+
+    def submit(self, job: CommitJob) -> None:
+        """Queue a commit; never waits."""
+        if self._closed:
+            raise Closed("the container is closed")
+        self._jobs.put(job)
+
+    async def call(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a function on the writing thread with its connection."""
+        if self._closed:
+            raise Closed("the container is closed")
+        job = Call(lambda: work(self._connection()))
+        self._jobs.put(job)
+        return await job.future
+
+    async def stop(self) -> None:
+        """Let the thread finish what waits and close its connection, and wait for that."""
+        self._closed = True
+        job = Call(self._disconnect)
+        self._jobs.put(job)
+        self._jobs.put(None)
+        await job.future
+
+    # On the thread
+
+    def transaction(self, conn: sqlite3.Connection, work: Callable[[], T], *, sync: bool) -> T:
+        """Run one immediate transaction, synced when asked and the durability honours it."""
+        self._set_sync(conn, full=sync and self._power)
+        conn.execute("BEGIN IMMEDIATE")
+        try:
+            result = work()
+            conn.execute("COMMIT")
+        finally:
+            if conn.in_transaction:
+                conn.execute("ROLLBACK")
+        self._wal_bytes += COMMIT_WAL_BYTES
+        return result
+
+    def _run(self) -> None:
+        running = True
+        while running:
+            first = self._next()
+            if first is None:
+                break
+            batch = take_batch(self._jobs, first)
+            running = batch[-1] is not None
+            self._work([job for job in batch if job is not None])
+            if self._wal_bytes > WAL_BYTES_MAX:
+                self._checkpoint()
+
+    def _disconnect(self) -> None:
+        # Closing the last connection of a file copies the write-ahead file into it and removes it.
+        if self._conn is not None:
+            self._set_sync(self._conn, full=False)
+            self._conn.close()
+            self._conn = None
+
+    def _next(self) -> Job[Any] | None:
+        if not self._wal_bytes:
+            return self._jobs.get()
+        try:
+            return self._jobs.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            self._checkpoint()
+            return self._jobs.get()
+
+    def _work(self, jobs: Sequence[Job[Any]]) -> None:
+        commits: list[CommitJob] = []
+        for job in jobs:
+            if isinstance(job, CommitJob):
+                commits.append(job)
+                continue
+            if commits:
+                self._commit_group(commits)
+                commits = []
+            cast("Call[Any]", job).run()
+            deliver([job])
+        if commits:
+            self._commit_group(commits)
+
+    def _commit_group(self, jobs: Sequence[CommitJob]) -> None:
+        try:
+            self._persist(jobs)
+        except Rejected as error:
+            if len(jobs) == 1:
+                jobs[0].error = error
+            else:
+                self._commit_each(jobs)
+                return
+        except (sqlite3.Error, sqlite3.Warning, OSError) as error:
+            self._fail(jobs, error)
+        deliver(jobs)
+
+    def _commit_each(self, jobs: Sequence[CommitJob]) -> None:
+        for job in jobs:
+            job.error = None
+            self._commit_group([job])
+
+    def _persist(self, jobs: Sequence[CommitJob]) -> None:
+        conn = self._connection()
+        self._set_sync(conn, full=self._power and any(job.barrier for job in jobs))
+        conn.execute("BEGIN IMMEDIATE")
+        try:
+            for job in jobs:
+                self._write(conn, job)
+            conn.execute("COMMIT")
+        finally:
+            if conn.in_transaction:
+                conn.execute("ROLLBACK")
+                for job in jobs:
+                    job.rows.forget()
+
+    def _write(self, conn: sqlite3.Connection, job: CommitJob) -> None:
+        commit, session = job.commit, job.rows.session
+        before = commit.first_seq - 1
+        if job.scope is None:
+            facts = (commit.last_seq, commit.time_ms, session, before, job.epoch)
+            changed = conn.execute(HEAD_MAIN, facts).rowcount
+        else:
+            changed = conn.execute(
+                HEAD_WORKING, (commit.last_seq, session, before, job.epoch)
+            ).rowcount
+        if changed != 1:
+            job.error = Fenced(
+                f"another writer took session {session} over; epoch {job.epoch} is past"
+            )
+            return
+        if job.scope is None:
+            insert_row(conn, session, commit, job.text)
+        job.rows.apply(commit, job.scope)
+        self._wal_bytes += COMMIT_WAL_BYTES + len(job.text)
+
+    def _fail(self, jobs: Sequence[CommitJob], error: Exception) -> None:
+        reason = translated(error, "committing", self._path)
+        if isinstance(reason, StorageBusy):
+            reason = Faulted(str(reason))
+        for job in jobs:
+            job.error = reason
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._conn is None:
+            try:
+                create_private(self._path)
+                conn = open_writer(self._path, self._busy_ms)
+                prepare_container(conn, self._path)
+            except (sqlite3.Error, sqlite3.Warning, OSError) as error:
+                raise translated(error, "opening", self._path) from error
+            self._conn = conn
+        return self._conn
+
+    def _set_sync(self, conn: sqlite3.Connection, *, full: bool) -> None:
+        # Synchronous is a property of the connection and cannot change inside a transaction.
+        if full != self._full:
+            conn.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+            self._full = full
+
+    def _checkpoint(self) -> None:
+        self._wal_bytes = 0
+        conn = self._conn
+        if conn is not None:
+            self._set_sync(conn, full=False)
+            conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
