@@ -1,0 +1,277 @@
+"""Conversation: the handle of one conversation.
+
+A handle keeps its conversation resident from its first use until it is closed or collected
+(RS-09). Every wait is an observer: cancelling it never cancels the work (D27).
+"""
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from perdure.drive.foreground import is_busy
+from perdure.drive.outcomes import DriveResult
+from perdure.errors import Rejected
+from perdure.harness.acceptance import Acceptance, Request
+from perdure.harness.cancellation import AbortReport, abort
+from perdure.harness.core import Core
+from perdure.harness.results import read_result
+from perdure.line.command import Command
+from perdure.records.addresses import ConversationList, ConversationValue
+from perdure.records.codec import decode_json
+from perdure.records.conversations import ConversationState, QueueMode
+from perdure.records.entries import Entry
+from perdure.records.inputs import Accepted, InputMode, InputResult
+from perdure.records.messages import InputContent, normalize_input
+from perdure.records.seqs import Seq
+from perdure.records.sessions import EntryScan, ListElement, ListPage, TaskScan
+from perdure.records.tasks import Task
+
+T = TypeVar("T")
+
+
+class Conversation:
+    """One conversation: accept, drive, read, configure, cancel."""
+
+    def __init__(self, core: Core, conv_id: Seq) -> None:
+        """Bind to the conversation; made by `Harness.root` and `Harness.conversation`."""
+        self.id = conv_id
+        self._core = core
+        self._acceptance = Acceptance(core.line, core.services, take_model=core.take_model)
+        core.line.residency.attach(conv_id)
+        self._detach = weakref.finalize(self, core.line.residency.detach, conv_id)
+
+    async def __aenter__(self) -> "Conversation":
+        """Use as a context manager to say how long the conversation stays resident."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop keeping the conversation resident."""
+        self._detach()
+
+    # Reading.
+
+    async def state(self) -> ConversationState:
+        """Answer the conversation's state; raises Rejected `unknown_target`."""
+        state = await self._core.line.conversation(self.id)
+        if state is None:
+            raise Rejected("unknown_target", f"there is no conversation {self.id}")
+        return state
+
+    async def entry(self, entry_id: Seq) -> Entry | None:
+        """Answer an entry of this conversation."""
+        entry = await self._core.line.entry(entry_id)
+        return entry if entry is not None and entry.conv_id == self.id else None
+
+    async def task(self, task_id: Seq, *, as_of: Seq | None = None) -> Task | None:
+        """Answer a task of this conversation, now or at a main boundary (TI-02)."""
+        if as_of is None:
+            task = await self._core.line.task(task_id)
+        else:
+            task = (await self._core.storage.tasks([task_id], as_of=as_of)).get(task_id)
+        return task if task is not None and task.conv_id == self.id else None
+
+    async def entries(
+        self,
+        *,
+        after: Seq | None = None,
+        before: Seq | None = None,
+        newest_first: bool = False,
+        limit: int = 100,
+    ) -> Sequence[Entry]:
+        """Answer a page of entries in transcript order; limit 1 to 10,000."""
+        return await self._core.storage.scan_entries(
+            EntryScan(
+                conv_id=self.id,
+                after=after,
+                before=before,
+                limit=limit,
+                order="desc" if newest_first else "asc",
+            )
+        )
+
+    async def tasks(
+        self, *, live: bool | None = None, after: Seq | None = None, limit: int = 100
+    ) -> Sequence[Task]:
+        """Answer a page of tasks by id; `live` True answers unfinished ones only."""
+        return await self._core.storage.scan_tasks(
+            TaskScan(conv_id=self.id, live=live, after=after, limit=limit)
+        )
+
+    # Values and lists.
+
+    async def get_value(
+        self, address: ConversationValue[Any], default: T, *, as_of: Seq | None = None
+    ) -> Any | T:
+        """Answer the value at an address, or `default`; inherited ones included."""
+        bound = address.bind(self.id)
+        if as_of is None:
+            raw = await self._core.line.value(bound)
+        else:
+            stored = await self._core.storage.value(bound, as_of=as_of)
+            raw = stored.value_json if stored is not None else None
+        return default if raw is None else decode_json(raw)
+
+    async def set_value(self, address: ConversationValue[Any], value: object) -> None:
+        """Set a value: a new immutable version."""
+        await self._host(lambda tx: _ignore(tx.set_value(address.bind(self.id), value)))
+
+    async def delete_value(self, address: ConversationValue[Any]) -> None:
+        """Delete a value: a tombstone that masks inherited versions too."""
+        await self._host(lambda tx: tx.delete_value(address.bind(self.id)))
+
+    async def append_list(
+        self, address: ConversationList[Any], value: object, *, tag: str | None = None
+    ) -> Seq:
+        """Append one immutable element; answers its seq."""
+        seqs: list[Seq] = []
+        await self._host(
+            lambda tx: seqs.append(tx.append_list(address.bind(self.id), value, tag=tag))
+        )
+        return seqs[0]
+
+    async def read_list(
+        self, address: ConversationList[Any], page: ListPage
+    ) -> Sequence[ListElement]:
+        """Answer a page of a list, inherited ranges included."""
+        return await self._core.storage.elements(address.bind(self.id), page)
+
+    async def command(
+        self, build: Callable[[Command], Awaitable[None] | None], *, barrier: bool = False
+    ) -> bool:
+        """Run one command of host code; True after a commit."""
+        return await self._core.line.submit(build, barrier=barrier, host=True)
+
+    async def configure(
+        self,
+        *,
+        label: str | UnsetType | None = UNSET,
+        steering_mode: QueueMode | UnsetType = UNSET,
+        follow_up_mode: QueueMode | UnsetType = UNSET,
+    ) -> None:
+        """Change label and queue modes in one write; an argument left out keeps its value (OP-26)."""
+        for mode in (steering_mode, follow_up_mode):
+            if mode is not UNSET and mode not in ("all", "one-at-a-time"):
+                raise Rejected(
+                    "invariant", f"the queue mode {mode!r} is not 'all' or 'one-at-a-time'"
+                )
+        await self._host(
+            lambda tx: tx.patch_conversation(
+                self.id, label=label, steering_mode=steering_mode, follow_up_mode=follow_up_mode
+            )
+        )
+
+    async def reset_context(
+        self,
+        ids: Sequence[Seq] = (),
+        *,
+        expect_prefix_version: int | None = None,
+        force: bool = False,
+    ) -> None:
+        """Replace the context list; creates no work (CX-13, CX-24).
+
+        Raises:
+            Rejected: `version_mismatch`; `busy` while a request or call is open, or, without
+                `force`, while a generation waits to retry or poll.
+        """
+
+        async def build(tx: Command) -> None:
+            state = await tx.conversation(self.id)
+            if expect_prefix_version not in (None, state.prefix_version):
+                raise Rejected(
+                    "version_mismatch",
+                    f"the context is at prefix version {state.prefix_version}, "
+                    f"not {expect_prefix_version}",
+                )
+            waiting = [
+                task.id
+                for task in tx.live_tasks(self.id)
+                if task.status in ("deferred", "retry_wait")
+            ]
+            if waiting and not force:
+                raise Rejected(
+                    "busy", f"generation {waiting[0]} waits to go on; pass force=True to reset"
+                )
+            tx.reset_context(self.id, ids)
+
+        await self._core.line.submit(build)
+
+    async def _host(self, build: Callable[[Command], None]) -> None:
+        await self._core.line.submit(build, host=True)
+
+    # Input.
+
+    async def accept(self, content: InputContent, *, request_id: str | None = None) -> Accepted:
+        """Accept input durably; idle it opens a generation, busy it is queued as a follow-up."""
+        return await self._admit("prompt", content, request_id)
+
+    async def follow_up(self, content: InputContent, *, request_id: str | None = None) -> Accepted:
+        """Queue input for the next final answer; creates no generation by itself (QU-03)."""
+        return await self._admit("followUp", content, request_id)
+
+    async def _admit(self, mode: InputMode, content: InputContent, request_id: str | None) -> Accepted:
+        messages, repairs = normalize_input(content)
+        return await self._acceptance.accept(
+            Request(
+                conv_id=self.id,
+                mode=mode,
+                messages=messages,
+                repairs=repairs,
+                request_id=request_id,
+            )
+        )
+
+    async def prompt(self, content: InputContent, *, request_id: str | None = None) -> InputResult:
+        """Accept, then drive until this input is final or the drive ends; answers its result."""
+        accepted = await self.accept(content, request_id=request_id)
+        driving = self._core.hold(self.drive())
+        waiting = self._core.hold(self.wait(accepted.input_id))
+        try:
+            await asyncio.wait({driving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if driving.done() and not waiting.done():
+                driving.result()
+        finally:
+            for observer in (driving, waiting):
+                observer.cancel()
+        return await self.result(accepted.input_id)
+
+    async def result(self, input_id: Seq) -> InputResult:
+        """Answer what became of an input, now; raises Rejected `not_found`, `unknown_target`."""
+        return await read_result(self._core.line, input_id, conv_id=self.id)
+
+    async def wait(self, input_id: Seq) -> InputResult:
+        """Wait until an input is final; observes only (D27)."""
+        while True:
+            changed = self._core.changed()
+            result = await self.result(input_id)
+            if result.final:
+                return result
+            await changed
+
+    # Work.
+
+    async def drive(self, *, poll_deferred: bool = False, wait_timers: bool = True) -> DriveResult:
+        """Run this conversation's tree until it is idle, suspended or closed."""
+        await self._core.ensure_resident(self.id)
+        return await self._core.scheduler.drive(
+            self.id, poll_deferred=poll_deferred, wait_timers=wait_timers
+        )
+
+    async def wait_for_idle(self) -> None:
+        """Wait until the conversation is idle; starts nothing (OP-18)."""
+        while True:
+            changed = self._core.changed()
+            self._core.line.check_usable()
+            if not is_busy(self.id, self._core.line.kinds, self._core.line.residency):
+                return
+            await changed
+
+    async def abort(self) -> AbortReport:
+        """Mark the foreground and drain its queues; a drive performs the cancellation (CN-01)."""
+        return await abort(self._core.line, self.id)
+
+
+def _ignore(_: object) -> None:
+    """Turn a call with an answer into a step of a command."""

@@ -1,0 +1,322 @@
+"""Harness: one open session.
+
+Opening starts nothing and, on a session that has commits, writes nothing (OP-01); on an empty one it
+creates the root conversation with its initial values in one command (OP-02).
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from msgspec import UNSET
+
+from perdure.drive.kind import TaskKind
+from perdure.drive.limits import Limits
+from perdure.drive.outcomes import DriveResult, Inspection
+from perdure.drive.scheduler import CloseReport, Scheduler
+from perdure.errors import Rejected
+from perdure.harness.conversation import Conversation
+from perdure.harness.core import Core
+from perdure.harness.options import HarnessOptions, registry
+from perdure.kinds.content import CORE_CONTENT, ContentKind
+from perdure.kinds.generation import Generation
+from perdure.kinds.post_tools import PostTools
+from perdure.kinds.projection import Projections
+from perdure.kinds.services import Services
+from perdure.kinds.tool import ToolCall
+from perdure.line.command import Command, WorkingCommand
+from perdure.line.facts import KindTable
+from perdure.line.line import Line, PreviewListener
+from perdure.ports import Storage
+from perdure.records.addresses import (
+    ACTIVE_TOOLS,
+    MODEL,
+    THINKING,
+    SessionList,
+    SessionValue,
+    WorkingScope,
+)
+from perdure.records.codec import decode, decode_json
+from perdure.records.conversations import ConversationState
+from perdure.records.entries import ModelId
+from perdure.records.seqs import NO_SEQ, Seq
+from perdure.records.sessions import (
+    ConversationScan,
+    ListElement,
+    ListPage,
+    SessionInfo,
+)
+from perdure.records.settings import ALL_TOOLS
+from perdure.records.tasks import Role
+from perdure.records.writes import Commit
+
+T = TypeVar("T")
+
+CLOSE_GRACE_S = 30.0
+"""How long close waits for running handlers (D08)."""
+
+
+class Harness:
+    """One open session: conversations, drive, inspect, values, usage."""
+
+    def __init__(self, core: Core, root_id: Seq) -> None:
+        """Hold an opened session; use `Harness.open`."""
+        self._core = core
+        self._root_id = root_id
+        self._closing: CloseReport | None = None
+
+    @classmethod
+    async def open(cls, storage: Storage, options: HarnessOptions) -> "Harness":
+        """Open a session over a storage whose writer this process is.
+
+        Raises:
+            Rejected: `invariant`, naming live tasks or entries this release cannot run (OP-03, OP-28).
+        """
+        services, kinds, table = _assemble(storage, options)
+        line = Line(
+            storage,
+            clock=options.clock,
+            kinds=table,
+            report=lambda error: services.report(error, None),
+        )
+        await line.hydrate()
+        _check_live(line, kinds)
+        await _check_content(line, storage, options)
+        root_id = await _root(line, storage, services)
+        scheduler = Scheduler(
+            line,
+            kinds,
+            clock=options.clock,
+            limits=options.limits or Limits(),
+            report=services.report,
+        )
+        core = Core(
+            line,
+            scheduler,
+            storage,
+            services,
+            new_model=await _new_model(line, root_id, options),
+        )
+        return cls(core, root_id)
+
+    async def __aenter__(self) -> "Harness":
+        """Answer itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        await self.close()
+
+    @property
+    def info(self) -> SessionInfo:
+        """Answer session id, name, format and epoch."""
+        return self._core.storage.info
+
+    # Conversations.
+
+    async def root(self) -> Conversation:
+        """Answer the conversation created without parent or owner (OP-23)."""
+        return Conversation(self._core, self._root_id)
+
+    async def conversation(self, conv_id: Seq) -> Conversation | None:
+        """Answer a conversation by id, None when there is none."""
+        state = await self._core.line.conversation(conv_id)
+        return None if state is None else Conversation(self._core, conv_id)
+
+    async def conversations(self, scan: ConversationScan) -> Sequence[ConversationState]:
+        """Answer a page of conversations."""
+        return await self._core.storage.scan_conversations(scan)
+
+    # Work.
+
+    def inspect(self) -> Inspection:
+        """Answer all live tasks by role; starts nothing (OP-04)."""
+        return self._core.scheduler.inspect()
+
+    async def drive(self, *, poll_deferred: bool = False, wait_timers: bool = True) -> DriveResult:
+        """Run every independent tree until nothing is live, or nothing can move (OP-07)."""
+        return await self._core.scheduler.drive(
+            None, poll_deferred=poll_deferred, wait_timers=wait_timers
+        )
+
+    def on_preview(self, listener: PreviewListener) -> Callable[[], None]:
+        """Call `listener` with streamed frames and progress; answers the way out."""
+        return self._core.line.listen_previews(listener)
+
+    # Commands, values, the journal.
+
+    async def command(
+        self, build: Callable[[Command], Awaitable[None] | None], *, barrier: bool = False
+    ) -> bool:
+        """Run one main command of host code; True after a commit."""
+        return await self._core.line.submit(build, barrier=barrier, host=True)
+
+    async def working_command(
+        self, scope: WorkingScope, build: Callable[[WorkingCommand], Awaitable[None] | None]
+    ) -> bool:
+        """Run one command of a working scope; True after a commit."""
+        return await self._core.line.submit_working(scope, build)
+
+    async def get_value(self, address: SessionValue[Any], default: T) -> Any | T:
+        """Answer a session value, or `default` when nothing is stored."""
+        raw = await self._core.line.value(address.address())
+        return default if raw is None else decode_json(raw)
+
+    async def set_value(self, address: SessionValue[Any], value: object) -> None:
+        """Set a session value."""
+
+        def build(tx: Command) -> None:
+            tx.set_value(address, value)
+
+        await self.command(build)
+
+    async def delete_value(self, address: SessionValue[Any]) -> None:
+        """Delete a session value."""
+        await self.command(lambda tx: tx.delete_value(address))
+
+    async def append_list(
+        self, address: SessionList[Any], value: object, *, tag: str | None = None
+    ) -> Seq:
+        """Append to a session list; answers the element's seq."""
+        seqs: list[Seq] = []
+        await self.command(lambda tx: seqs.append(tx.append_list(address, value, tag=tag)))
+        return seqs[0]
+
+    async def read_list(self, address: SessionList[Any], page: ListPage) -> Sequence[ListElement]:
+        """Answer a page of a session list."""
+        return await self._core.storage.elements(address.address(), page)
+
+    async def commits(self, *, after: Seq = NO_SEQ, limit: int = 100) -> Sequence[Commit]:
+        """Answer main commits in order (BR-10)."""
+        return await self._core.storage.commits(after=after, limit=limit)
+
+    async def boundary_at(self, time_ms: int) -> Seq:
+        """Answer the newest boundary at or before a wall time (TI-04)."""
+        return await self._core.storage.boundary_at(time_ms)
+
+    # Closing.
+
+    async def close(self, *, grace: float | None = CLOSE_GRACE_S) -> CloseReport:
+        """Refuse commands, signal handlers, wait up to `grace` seconds, release the session (D08).
+
+        Settles nothing, marks nothing, retires nothing (OP-13). A second call answers the first
+        report (OP-16).
+        """
+        if self._closing is None:
+            self._core.line.seal()
+            self._core.wake()
+            self._closing = await self._core.scheduler.close(grace_s=grace)
+            await self._core.line.drained()
+            await self._core.storage.close()
+            await self._core.services.models.close()
+        return self._closing
+
+
+def _assemble(
+    storage: Storage, options: HarnessOptions
+) -> tuple[Services, dict[str, TaskKind], KindTable]:
+    contents: dict[str, ContentKind] = dict(CORE_CONTENT)
+    for kind in options.contents:
+        if kind.facts.name in contents:
+            raise Rejected("invariant", f"two content kinds are named {kind.facts.name!r}")
+        contents[kind.facts.name] = kind
+    on_error = options.on_error or (lambda _error, _task: None)
+    services = Services(
+        session_id=storage.info.id,
+        models=options.models,
+        tools=MappingProxyType(dict(registry(options.tools))),
+        clock=options.clock,
+        randomness=options.randomness,
+        threads=options.threads,
+        telemetry=options.telemetry,
+        processes=options.processes,
+        resources=MappingProxyType(dict(options.resources)),
+        permissions=options.permissions,
+        initial=options.initial,
+        system_prompt=options.system_prompt,
+        contents=contents,
+        projections=Projections(contents),
+        report=on_error,
+    )
+    kinds: list[TaskKind] = [
+        Generation(services),
+        ToolCall(services),
+        PostTools(services),
+        *options.kinds,
+    ]
+    table = KindTable([kind.facts for kind in kinds], [kind.facts for kind in contents.values()])
+    return services, {kind.facts.name: kind for kind in kinds}, table
+
+
+def _check_live(line: Line, kinds: dict[str, TaskKind]) -> None:
+    """Refuse live tasks of unknown kinds or statuses, and dangling dependencies (OP-03)."""
+    faults: list[str] = []
+    for task in line.residency.live_tasks():
+        kind = kinds.get(task.kind)
+        if kind is None:
+            faults.append(f"task {task.id} is of the unknown kind {task.kind!r}")
+            continue
+        role = kind.facts.roles.get(task.status)
+        if role is None:
+            faults.append(f"{task.kind} task {task.id} has the unknown status {task.status!r}")
+            continue
+        if role is not Role.TERMINAL:
+            try:
+                decode(task.state_json, kind.facts.state)
+            except ValueError as error:
+                faults.append(f"the state of {task.kind} task {task.id} does not fit: {error}")
+    if faults:
+        raise Rejected("invariant", "this release cannot run the session: " + "; ".join(faults))
+
+
+async def _check_content(line: Line, storage: Storage, options: HarnessOptions) -> None:
+    """Refuse entries of unknown kinds on live context lists, unless told to skip them (OP-28)."""
+    unknown: dict[str, list[Seq]] = {}
+    live = dict.fromkeys(task.conv_id for task in line.residency.live_tasks())
+    for conv_id in live:
+        state = line.residency.conversation(conv_id)
+        for entry_id in () if state is None else state.context:
+            entry = line.residency.entry(entry_id)
+            if entry is not None and line.kinds.content(entry.kind) is None:
+                unknown.setdefault(entry.kind, []).append(entry_id)
+    if unknown and options.unknown_content != "skip":
+        raise Rejected(
+            "invariant",
+            "entries of unknown content kinds stand on live context lists: "
+            + "; ".join(f"{kind!r}: {ids}" for kind, ids in unknown.items())
+            + "; register the kind, or open with unknown_content='skip'",
+        )
+
+
+async def _root(line: Line, storage: Storage, services: Services) -> Seq:
+    """Find the root, or create it with its initial values in one command (OP-02, VL-11)."""
+    if line.last_seq != NO_SEQ:
+        after: Seq | None = None
+        while True:
+            page = await storage.scan_conversations(ConversationScan(after=after, limit=100))
+            for state in page:
+                if state.parent is UNSET and state.owner is UNSET:
+                    return state.id
+            if len(page) < 100:
+                raise Rejected("invariant", "the session has no root conversation")
+            after = page[-1].id
+    ids: list[Seq] = []
+
+    def build(tx: Command) -> None:
+        conv_id = tx.insert_conversation()
+        tx.set_value(MODEL.bind(conv_id), services.initial.model)
+        tx.set_value(THINKING.bind(conv_id), services.initial.thinking)
+        tx.set_value(ACTIVE_TOOLS.bind(conv_id), [ALL_TOOLS])
+        ids.append(conv_id)
+
+    await line.submit(build, barrier=True)
+    return ids[0]
+
+
+async def _new_model(line: Line, root_id: Seq, options: HarnessOptions) -> ModelId | None:
+    """Answer the model to write with the first acceptance, None when it is stored already (OP-29)."""
+    if not options.model_given:
+        return None
+    raw = await line.value(MODEL.bind(root_id))
+    stored = None if raw is None else decode(raw, ModelId)
+    return None if stored == options.initial.model else options.initial.model

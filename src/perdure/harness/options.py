@@ -1,0 +1,50 @@
+"""Everything `Harness.open` accepts besides the storage, as one frozen object (seed 12.1)."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from perdure.drive.kind import TaskKind
+from perdure.drive.limits import Limits
+from perdure.errors import Rejected
+from perdure.kinds.content import ContentKind
+from perdure.kinds.permissions import Permissions
+from perdure.kinds.services import SystemPrompt
+from perdure.ports import Clock, Models, ProcessHost, Randomness, Telemetry, Threads, Tool
+from perdure.records.settings import GenerationSettings
+
+
+class HarnessOptions(Struct, frozen=True, kw_only=True):
+    """Ports, tools, settings and policy of one open harness.
+
+    `initial` supplies settings where a conversation has no value of its own (VL-29); `model_given`
+    says that its model was chosen by this opening and should win over a stored one (K44).
+    """
+
+    models: Models
+    clock: Clock
+    randomness: Randomness
+    threads: Threads
+    telemetry: Telemetry
+    initial: GenerationSettings
+    tools: Sequence[Tool] = ()
+    processes: ProcessHost | None = None
+    resources: Mapping[str, object] = {}
+    permissions: Permissions = Permissions()
+    system_prompt: SystemPrompt = None
+    kinds: Sequence[TaskKind] = ()
+    contents: Sequence[ContentKind] = ()
+    limits: Limits | None = None
+    model_given: bool = False
+    unknown_content: str = "refuse"
+    on_error: Callable[[BaseException, int | None], None] | None = None
+
+
+def registry(tools: Sequence[Tool]) -> Mapping[str, Tool]:
+    """Index tools by name; raises Rejected `invariant` when two have one name (KT-24)."""
+    named: dict[str, Tool] = {}
+    for tool in tools:
+        if tool.name in named:
+            raise Rejected("invariant", f"two tools are named {tool.name!r}")
+        named[tool.name] = tool
+    return named

@@ -1,0 +1,85 @@
+"""A request: projection, system prompt, captured model and tools; nothing else (GN-07)."""
+
+import inspect
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from perdure.drive.context import TaskContext
+from perdure.kinds.services import Services
+from perdure.records.codec import encode
+from perdure.records.conversations import ConversationState
+from perdure.records.models import ModelRequest, ToolSpec
+from perdure.records.seqs import Seq
+from perdure.records.settings import GenerationSettings
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """A request with the facts its outcome's entry will carry (FM-02)."""
+
+    request: ModelRequest
+    as_of: Seq
+    prefix_version: int
+    fixed_tokens: int
+
+
+def offered_tools(settings: GenerationSettings, services: Services) -> tuple[ToolSpec, ...]:
+    """Answer the captured tools that are registered, in captured order."""
+    return tuple(
+        ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
+        for name in settings.active_tools
+        if (tool := services.tools.get(name)) is not None
+    )
+
+
+async def resolve_system(ctx: TaskContext, services: Services) -> str | None:
+    """Resolve the system prompt for this request (GN-41)."""
+    prompt = services.system_prompt
+    if prompt is None or isinstance(prompt, str):
+        return prompt
+    answer = prompt()
+    if inspect.isawaitable(answer):
+
+        async def resolve() -> str:
+            return await answer
+
+        return await ctx.outside(resolve())
+    return answer
+
+
+async def build_request(
+    ctx: TaskContext,
+    services: Services,
+    settings: GenerationSettings,
+    state: ConversationState,
+    *,
+    attempt: int,
+) -> Asked:
+    """Build the request for a conversation at the boundary `state` was read at."""
+    projected = services.projections.project(state, ctx.line.residency.entry)
+    tools = offered_tools(settings, services)
+    system = await resolve_system(ctx, services)
+    return Asked(
+        request=ModelRequest(
+            model=settings.model,
+            system=system,
+            messages=projected.messages,
+            tools=tools,
+            thinking=settings.thinking,
+            options=settings.stream_options,
+            cache_key=f"{services.session_id}-{state.id}",
+            task_id=ctx.task_id,
+            attempt=attempt,
+        ),
+        as_of=state.commit_end,
+        prefix_version=state.prefix_version,
+        fixed_tokens=fixed_tokens(system, tools),
+    )
+
+
+def fixed_tokens(system: str | None, tools: Sequence[ToolSpec]) -> int:
+    """Estimate system prompt and tool schemas: characters / 4, rounded up (CL-21)."""
+    characters = len(system or "") + sum(
+        len(tool.name) + len(tool.description) + len(encode(tool.parameters)) for tool in tools
+    )
+    return -(-characters // 4)

@@ -1,0 +1,388 @@
+"""Settling a generation: each outcome with everything that follows from it, in one commit (TK-10).
+
+Every function here is one command. Each re-reads the task on the line first: a mark that landed
+meanwhile wins, and then nothing but the aborted outcome is written (GN-09).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from perdure.drive.context import TaskContext
+from perdure.errors import FailureCode, ProviderError
+from perdure.kinds.exchange import (
+    after_cancellation,
+    error_results,
+    place_writes,
+    record_usage,
+    start_generation,
+)
+from perdure.kinds.inputs import fail_inputs, move_inputs
+from perdure.kinds.queues import place, select, triggers
+from perdure.kinds.request import Asked
+from perdure.kinds.services import Services
+from perdure.kinds.states import GenerationState, PostToolsState, ToolState
+from perdure.line.command import Command
+from perdure.records.addresses import observed_window, settings_record, task_scope
+from perdure.records.codec import decode, to_raw
+from perdure.records.entries import EntryMeta
+from perdure.records.messages import (
+    AssistantMessage,
+    AssistantPayload,
+    MessageError,
+    Part,
+    ToolCallPart,
+    Usage,
+    estimated_tokens,
+)
+from perdure.records.seqs import Seq
+from perdure.records.settings import GenerationSettings
+from perdure.records.tasks import Task
+
+
+class Answered(Struct, frozen=True, kw_only=True):
+    """A model's answer to one attempt."""
+
+    asked: Asked
+    settings: GenerationSettings
+    message: AssistantMessage
+    usage: Usage | None
+
+
+def generation_state(task: Task) -> GenerationState:
+    """Decode a generation's state."""
+    return decode(task.state_json, GenerationState)
+
+
+def assistant_entry(
+    tx: Command,
+    task: Task,
+    message: AssistantMessage,
+    *,
+    now_ms: int,
+    asked: Asked | None = None,
+    usage: Usage | None = None,
+) -> Seq:
+    """Append an assistant entry with the facts of its request."""
+    stamped = message if message.timestamp else msgspec.structs.replace(message, timestamp=now_ms)
+    payload = AssistantPayload(message=stamped)
+    facts: dict[str, Any] = {}
+    if asked is not None:
+        facts = {
+            "request_as_of": asked.as_of,
+            "prefix_version": asked.prefix_version,
+            "fixed_tokens": asked.fixed_tokens,
+        }
+    size = context_tokens(usage)
+    if size is not None:
+        facts["context_tokens"] = size
+    return tx.insert_entry(
+        task.conv_id,
+        "assistant",
+        EntryMeta(
+            timestamp=now_ms,
+            bytes=len(to_raw(payload)),
+            tokens=estimated_tokens(message.content),
+            stop=message.stop,
+            model=message.model,
+            **facts,
+        ),
+        payload,
+        written_by=task.id,
+    )
+
+
+def context_tokens(usage: Usage | None) -> int | None:
+    """Answer the size a provider reported: everything read and written once (D15, K25)."""
+    if usage is None or usage.input is None or usage.output is None:
+        return None
+    return usage.input + usage.output + (usage.cache_read or 0) + (usage.cache_write or 0)
+
+
+async def settle_answer(ctx: TaskContext, services: Services, answered: Answered) -> None:
+    """Settle a generation whose model answered, with or without calls."""
+
+    async def build(tx: Command) -> None:
+        task = await tx.task(ctx.task_id)
+        if task.abort_requested is not UNSET:
+            await _aborted(tx, task, services, parts=answered.message.content, answered=answered)
+        elif answered.message.calls:
+            await _with_calls(tx, task, services, answered)
+        else:
+            await _final(tx, task, services, answered)
+
+    await ctx.commit(build)
+
+
+async def _with_calls(tx: Command, task: Task, services: Services, answered: Answered) -> None:
+    """Assistant entry, one tool a call in source order, one join, usage, generation done (GN-11)."""
+    state = generation_state(task)
+    message = answered.message
+    entry = assistant_entry(
+        tx,
+        task,
+        message,
+        now_ms=services.clock.now_ms(),
+        asked=answered.asked,
+        usage=answered.usage,
+    )
+    truncated = message.stop != "toolUse"
+    offered = frozenset(answered.settings.active_tools)
+    sequential = answered.settings.tool_order == "sequential"
+    tools: list[Seq] = []
+    for index, call in enumerate(message.calls):
+        tools.append(
+            tx.insert_task(
+                task.conv_id,
+                "tool",
+                ToolState(
+                    v=1,
+                    call_index=index,
+                    call_id=call.call_id,
+                    name=call.name,
+                    offered=call.name in offered,
+                ),
+                status="truncated" if truncated else "planned",
+                spawned_by=task.id,
+                at_entry=entry,
+                after=tools[-1:] if sequential else (),
+            )
+        )
+    join = tx.insert_task(
+        task.conv_id,
+        "post_tools",
+        PostToolsState(v=1, generation=task.id, inputs=state.inputs),
+        status="pending",
+        spawned_by=task.id,
+        at_entry=entry,
+        after=tools,
+    )
+    record_usage(
+        tx, task, attempt=state.attempt, usage=answered.usage, model=answered.settings.model
+    )
+    tx.settle(task, "done", produced=entry, calls=tuple(tools), post_tools=join)
+    _retire(tx, task)
+
+
+async def _final(tx: Command, task: Task, services: Services, answered: Answered) -> None:
+    """Assistant entry, usage, generation done, and the queue's due items with their generation."""
+    state = generation_state(task)
+    now_ms = services.clock.now_ms()
+    entry = assistant_entry(
+        tx, task, answered.message, now_ms=now_ms, asked=answered.asked, usage=answered.usage
+    )
+    record_usage(
+        tx, task, attempt=state.attempt, usage=answered.usage, model=answered.settings.model
+    )
+    tx.settle(task, "done", produced=entry)
+    await move_inputs(tx, state.inputs, "answered", task=task.id, answer=entry)
+    conversation = await tx.conversation(task.conv_id)
+    items = select(conversation, "answer")
+    if triggers(items):
+        opened = await place(tx, conversation, items, written_by=None)
+        await start_generation(tx, task.conv_id, services, inputs=opened)
+    else:
+        await place(tx, conversation, select(conversation, "write_only"), written_by=None)
+    _retire(tx, task)
+
+
+async def settle_failure(
+    ctx: TaskContext,
+    services: Services,
+    error: ProviderError,
+    *,
+    settings: GenerationSettings | None,
+    asked: Asked | None = None,
+    code: FailureCode | None = None,
+) -> None:
+    """Fail a generation: usage, the partial kept for display, its inputs failed (GN-25, GN-42)."""
+
+    async def build(tx: Command) -> None:
+        task = await tx.task(ctx.task_id)
+        partial = error.partial if isinstance(error.partial, AssistantMessage) else None
+        usage = error.usage if isinstance(error.usage, Usage) else None
+        if task.abort_requested is not UNSET:
+            parts = partial.content if partial is not None else ()
+            await _aborted(tx, task, services, parts=parts, usage=usage)
+            return
+        state = generation_state(task)
+        why = code or error.code
+        entry = _partial_entry(
+            tx,
+            task,
+            services,
+            partial,
+            stop="error",
+            error=MessageError(code=why, message=error.message[:2_000]),
+            asked=asked,
+            usage=usage,
+        )
+        model = settings.model if settings is not None else None
+        record_usage(tx, task, attempt=state.attempt, usage=usage, model=model)
+        if error.window is not None and model is not None:
+            await _remember_window(tx, error.window, observed_window(model).address())
+        tx.settle(
+            task,
+            "failed",
+            error=why,
+            unset=("not_before",),
+            **({"produced": entry} if entry is not None else {}),
+        )
+        await fail_inputs(
+            tx, state.inputs, task_id=task.id, code=why, message=error.message, partial=entry
+        )
+        await place_writes(tx, task)
+        _retire(tx, task)
+
+    await ctx.commit(build)
+
+
+async def _remember_window(tx: Command, window: int, address: Any) -> None:
+    """Keep the smaller of an observed window and what was observed before (GN-48)."""
+    known = await tx.get_value(address, None)
+    if known is None or window < known:
+        tx.set_value(address, window)
+
+
+async def settle_retry(
+    ctx: TaskContext,
+    services: Services,
+    error: ProviderError,
+    *,
+    settings: GenerationSettings,
+    not_before: int,
+) -> None:
+    """Put a generation in retry_wait: usage and the stored wait, on the same task (GN-29)."""
+
+    async def build(tx: Command) -> None:
+        task = await tx.task(ctx.task_id)
+        state = generation_state(task)
+        usage = error.usage if isinstance(error.usage, Usage) else None
+        if task.abort_requested is not UNSET:
+            await _aborted(tx, task, services, parts=(), usage=usage)
+            return
+        record_usage(tx, task, attempt=state.attempt, usage=usage, model=settings.model)
+        tx.patch(
+            task,
+            status="retry_wait",
+            attempt=state.attempt + 1,
+            not_before=not_before,
+            error=error.code,
+            poll=0,
+            unset=("deferred", "request_as_of"),
+        )
+
+    await ctx.commit(build)
+
+
+async def settle_aborted(
+    ctx: TaskContext,
+    services: Services,
+    *,
+    parts: Sequence[Part],
+    asked: Asked | None = None,
+    usage: Usage | None = None,
+) -> None:
+    """Settle a marked generation with what had arrived; nothing follows (GN-34)."""
+
+    async def build(tx: Command) -> None:
+        task = await tx.task(ctx.task_id)
+        await _aborted(tx, task, services, parts=parts, asked=asked, usage=usage)
+
+    await ctx.commit(build)
+
+
+async def settle_interrupted(
+    ctx: TaskContext, services: Services, *, parts: Sequence[Part], settings: GenerationSettings
+) -> None:
+    """Publish the partial of an interrupted stream and fail, without another request (D12)."""
+    message = AssistantMessage(content=tuple(parts), api="", model=settings.model, stop="aborted")
+    await settle_failure(
+        ctx,
+        services,
+        ProviderError(
+            "interrupted", "the request was interrupted and is not tried again", partial=message
+        ),
+        settings=settings,
+    )
+
+
+async def _aborted(
+    tx: Command,
+    task: Task,
+    services: Services,
+    *,
+    parts: Sequence[Part],
+    asked: Asked | None = None,
+    usage: Usage | None = None,
+    answered: Answered | None = None,
+) -> None:
+    state = generation_state(task)
+    settings = answered.settings if answered is not None else None
+    if answered is not None:
+        asked, usage = answered.asked, answered.usage
+    entry: Seq | None = None
+    if parts:
+        model = settings.model if settings is not None else await _model_of(tx, state)
+        message = AssistantMessage(content=tuple(parts), api="", model=model, stop="aborted")
+        entry = _partial_entry(
+            tx, task, services, message, stop="aborted", error=None, asked=asked, usage=usage
+        )
+    record_usage(
+        tx,
+        task,
+        attempt=state.attempt,
+        usage=usage,
+        model=await _model_of(tx, state) if usage is not None else None,
+    )
+    produced: dict[str, Any] = {"produced": entry} if entry is not None else {}
+    tx.settle(task, "aborted", **produced)
+    await move_inputs(
+        tx, state.inputs, "aborted", task=task.id, partial=UNSET if entry is None else entry
+    )
+    _retire(tx, task)
+    await after_cancellation(tx, task, services)
+
+
+async def _model_of(tx: Command, state: GenerationState) -> Any:
+    from_settings = await tx.get_raw(_settings_address(state))
+    assert from_settings is not None
+    return decode(from_settings, GenerationSettings).model
+
+
+def _settings_address(state: GenerationState) -> Any:
+    return settings_record(state.settings).address()
+
+
+def _partial_entry(
+    tx: Command,
+    task: Task,
+    services: Services,
+    partial: AssistantMessage | None,
+    *,
+    stop: str,
+    error: MessageError | None,
+    asked: Asked | None,
+    usage: Usage | None,
+) -> Seq | None:
+    """Keep what arrived: one entry with stop error or aborted, one error result a call (GN-45)."""
+    if partial is None or not partial.content:
+        return None
+    kept = msgspec.structs.replace(partial, stop=stop, error=UNSET if error is None else error)
+    now_ms = services.clock.now_ms()
+    entry = assistant_entry(tx, task, kept, now_ms=now_ms, asked=asked, usage=usage)
+    error_results(
+        tx,
+        task,
+        entry,
+        (part for part in kept.content if isinstance(part, ToolCallPart)),
+        text="not executed: the reply that asked for this call was not finished",
+        now_ms=now_ms,
+    )
+    return entry
+
+
+def _retire(tx: Command, task: Task) -> None:
+    tx.retire_scope(task_scope(task.id))

@@ -1,0 +1,90 @@
+"""The stored states of the core kinds, each with its version `v` (FM-12)."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from perdure.errors import FailureCode
+from perdure.records.entries import Outcome
+from perdure.records.launches import LaunchRef
+from perdure.records.models import DeferredHandle
+from perdure.records.names import stored
+from perdure.records.seqs import Seq
+
+
+class GenerationState(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    rename=stored,
+):
+    """One generation: captured settings (by digest), attempts, the inputs it owes an answer.
+
+    `request_as_of` is the main boundary of the current request (GN-06); `poll` counts fetches of
+    one deferred handle (GN-40).
+    """
+
+    v: Literal[1]
+    settings: str
+    attempt: int = 1
+    inputs: tuple[Seq, ...] = ()
+    yields: int = 0
+    not_before: int | UnsetType = UNSET
+    request_as_of: Seq | UnsetType = UNSET
+    overflow_retried: Literal[True] | UnsetType = UNSET
+    deferred: DeferredHandle | UnsetType = UNSET
+    poll: int = 0
+    produced: Seq | UnsetType = UNSET
+    calls: tuple[Seq, ...] = ()
+    post_tools: Seq | UnsetType = UNSET
+    error: FailureCode | UnsetType = UNSET
+
+
+class ToolState(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    rename=stored,
+):
+    """One call. `args` are the effective arguments, stored when they differ from the call's own.
+
+    `offered` says that the generation offered the tool (TL-03); `replay` is captured with the
+    running intent (TL-07); `launch` is where its command was started (TL-33).
+    """
+
+    v: Literal[1]
+    call_index: int
+    call_id: str
+    name: str
+    offered: bool = True
+    origin: Literal["exchange", "call"] = "exchange"
+    attempt: int = 1
+    replay: Literal["safe", "never"] = "never"
+    args: Mapping[str, Any] | UnsetType = UNSET
+    launch: LaunchRef | UnsetType = UNSET
+    produced: Seq | UnsetType = UNSET
+    outcome: Outcome | UnsetType = UNSET
+    is_error: bool = False
+    terminate: bool = False
+    handoff: str | UnsetType = UNSET
+
+
+class PostToolsState(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    rename=stored,
+):
+    """One join: the generation whose exchange it ends, and the inputs that wait for it (D01)."""
+
+    v: Literal[1]
+    generation: Seq
+    inputs: tuple[Seq, ...] = ()
+    handoff: Seq | UnsetType = UNSET

@@ -1,0 +1,329 @@
+"""A tool call: validation, permission, execution, its own result, and nothing else (seed 3.10).
+
+It reads no sibling, drains no queue and creates no generation (TL-11). Effective arguments and the
+replay declaration are committed with `running` before anything runs (TL-07); an interrupted call
+runs again only when both the stored and the current declaration are `safe` (TL-15).
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+from msgspec import UNSET, Struct
+
+from perdure.drive.context import Interrupted, TaskContext
+from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
+from perdure.errors import InvalidArguments, PerdureError, ToolFailed
+from perdure.kinds.launching import LaunchedCalls
+from perdure.kinds.reader import ConversationView
+from perdure.kinds.services import Services
+from perdure.kinds.sink import TaskSink, stored_checkpoint, stored_output
+from perdure.kinds.states import ToolState
+from perdure.kinds.tool_settlement import CallResult, error_result, settle_call, tool_state
+from perdure.line.facts import TaskFacts
+from perdure.ports import LaunchingTool, Replay, Threads, Tool
+from perdure.records.codec import encode
+from perdure.records.launches import LaunchRef
+from perdure.records.messages import AssistantPayload, TextPart, ToolCallPart, read_payload
+from perdure.records.seqs import Seq
+from perdure.records.strict_json import repair_text
+from perdure.records.tasks import Role, Task
+
+SCHEMA_CHARACTERS_MAX: Final = 2_048
+"""Longest text that tells a model what was wrong with its arguments (PV-09)."""
+
+DEFAULT_OUTPUT_BYTES: Final = 65_536
+
+
+class _DefaultOutput(Struct, frozen=True):
+    """The cap of an interrupted call whose tool is gone."""
+
+    retain: str = "tail"
+    bytes_max: int = DEFAULT_OUTPUT_BYTES
+
+
+class CallContext(Struct, frozen=True, kw_only=True):
+    """What a running tool is given (`ports.ToolContext`)."""
+
+    signal: Any
+    invocation_id: Seq
+    call_id: str
+    conv: ConversationView
+    out: TaskSink
+    resources: Mapping[str, object]
+    threads: Threads
+
+
+class ToolCall:
+    """The tool kind."""
+
+    facts: ClassVar[TaskFacts] = TaskFacts(
+        name="tool",
+        roles={
+            "planned": Role.START,
+            "truncated": Role.START,
+            "finishing": Role.START,
+            "running": Role.INFLIGHT,
+            "waiting": Role.WAITING,
+            "done": Role.TERMINAL,
+            "aborted": Role.TERMINAL,
+        },
+        initials=frozenset({"planned", "truncated"}),
+        transitions={
+            "planned": frozenset({"waiting", "running", "done", "aborted"}),
+            "truncated": frozenset({"done", "aborted"}),
+            "running": frozenset({"finishing", "done", "aborted", "planned"}),
+            "waiting": frozenset({"planned", "done", "aborted"}),
+            "finishing": frozenset({"done", "aborted"}),
+        },
+        state=ToolState,
+        answers_call=True,
+    )
+    slots: ClassVar[Mapping[str, Slot]] = MappingProxyType({"planned": "tools", "running": "tools"})
+    ends_by: ClassVar[Mapping[str, EndsBy]] = MappingProxyType({"waiting": "decision"})
+
+    def __init__(self, services: Services) -> None:
+        """Take the host's services."""
+        self._services = services
+        self._launched = LaunchedCalls(services)
+
+    def hold(self, task: Task) -> Hold:
+        """Answer nothing: only its dependencies hold it."""
+        return NO_HOLD
+
+    async def effect(self, task: Task, ctx: TaskContext) -> None:
+        """Run the call, or say why it does not run."""
+        state = tool_state(task)
+        if task.status == "truncated":
+            await settle_call(
+                ctx,
+                self._services,
+                error_result(
+                    "notStarted", "not executed: the reply ended before this call was complete"
+                ),
+            )
+            return
+        tool = self._services.tools.get(state.name)
+        call = await self._call_part(task, ctx, state)
+        refusal = self._refusal(tool, state, call)
+        if refusal is not None or tool is None:
+            assert refusal is not None
+            await settle_call(ctx, self._services, refusal)
+            return
+        args = state.args if state.args is not UNSET else self._checked(tool, call)
+        if isinstance(args, CallResult):
+            await settle_call(ctx, self._services, args)
+            return
+        denial = self._permission(tool)
+        if denial is not None:
+            await settle_call(ctx, self._services, denial)
+            return
+        await self._run(ctx, tool, state, call, args)
+
+    async def recover(self, task: Task, ctx: TaskContext) -> None:
+        """Take up an interrupted call: its command's true end, another run, or interrupted."""
+        if task.status != "running":
+            return
+        state = tool_state(task)
+        tool = self._services.tools.get(state.name)
+        if state.launch is not UNSET and self._services.processes is not None:
+            call = await self._call_part(task, ctx, state)
+            args = state.args if state.args is not UNSET else _args(call)
+            sink = self._sink(ctx, tool, state)
+            context = self._context(ctx, state, sink)
+            result = await self._launched.recover(ctx, tool, context, args, state.launch)
+            await settle_call(ctx, self._services, result)
+            return
+        if state.replay == "safe" and tool is not None and tool.replay == "safe":
+            await ctx.patch(status="planned", attempt=state.attempt + 1)
+            return
+        await settle_call(ctx, self._services, await self._interrupted(ctx, tool, state))
+
+    async def abort(self, task: Task, ctx: TaskContext) -> None:
+        """Settle a marked call: interrupted when it ran, not started when it never did (TL-18)."""
+        state = tool_state(task)
+        tool = self._services.tools.get(state.name)
+        if task.status != "running":
+            result = error_result(
+                "notStarted", "not executed: the run was aborted before this call"
+            )
+        else:
+            if state.launch is not UNSET:
+                await self._launched.stop(state.launch)
+            result = await self._interrupted(ctx, tool, state)
+        await settle_call(ctx, self._services, result)
+
+    # Before it runs.
+
+    async def _call_part(self, task: Task, ctx: TaskContext, state: ToolState) -> ToolCallPart:
+        assert task.at_entry is not UNSET
+        entry = await ctx.line.entry(task.at_entry)
+        assert entry is not None
+        assert entry.payload_json is not UNSET
+        message = read_payload(entry.payload_json, AssistantPayload).message
+        return message.calls[state.call_index]
+
+    def _refusal(
+        self, tool: Tool | None, state: ToolState, call: ToolCallPart
+    ) -> CallResult | None:
+        """Say why a call cannot run at all (TL-02, TL-03, FM-06)."""
+        if tool is None:
+            known = ", ".join(sorted(self._services.tools)) or "none"
+            return error_result(
+                "notStarted", f"not executed: tool {state.name!r} not found; there are: {known}"
+            )
+        if not state.offered:
+            return error_result(
+                "notStarted", f"not executed: tool {state.name!r} was not offered to this request"
+            )
+        if call.args is UNSET:
+            return _bad_arguments(tool, "the arguments are not a complete JSON object")
+        return None
+
+    def _checked(self, tool: Tool, call: ToolCallPart) -> Mapping[str, Any] | CallResult:
+        """Validate arguments against the tool's schema (TL-04)."""
+        try:
+            return tool.check(_args(call))
+        except InvalidArguments as error:
+            return _bad_arguments(tool, str(error))
+
+    def _permission(self, tool: Tool) -> CallResult | None:
+        """Answer the denial of a call that may not run, None when it may (AQ-09)."""
+        decision, by = self._services.permissions.decide(tool)
+        if decision == "allow":
+            return None
+        if decision == "deny":
+            whose = f" by {by}" if by else ""
+            return error_result("denied", f"denied{whose}: calls of {tool.name!r} are not allowed")
+        return error_result(
+            "denied",
+            f"denied: {tool.name!r} asks a person first, and nobody can be asked here; "
+            f"it runs when allowed with --allow {tool.name} or --yes",
+        )
+
+    # Running.
+
+    async def _run(
+        self,
+        ctx: TaskContext,
+        tool: Tool,
+        state: ToolState,
+        call: ToolCallPart,
+        args: Mapping[str, Any],
+    ) -> None:
+        changed = call.args is UNSET or encode(args) != encode(call.args)
+        facts: dict[str, Any] = {"replay": tool.replay}
+        if changed:
+            facts["args"] = args
+        launching = isinstance(tool, LaunchingTool)
+        if launching:
+            facts["launch"] = self._launched.place(ctx)
+        # The intent of an effect not declared safe is on disk before the effect (BR-02).
+        if not await ctx.patch(status="running", barrier=_needs_barrier(tool.replay), **facts):
+            return
+        sink = self._sink(ctx, tool, state)
+        context = self._context(ctx, state, sink)
+        try:
+            with self._services.telemetry.span(
+                "tool.execute", tool=tool.name, call_index=state.call_index
+            ):
+                if launching:
+                    launch: LaunchRef = facts["launch"]
+                    result = await self._launched.run(ctx, tool, context, args, launch)
+                else:
+                    result = await self._execute(ctx, tool, context, args)
+        except Interrupted as interruption:
+            if interruption.reason == "abort":
+                await sink.flush()
+            elif launching:
+                await self._launched.stop(facts["launch"])
+            return
+        finally:
+            sink.end()
+        await settle_call(ctx, self._services, result)
+        if launching:
+            await self._launched.forget(facts["launch"])
+
+    async def _execute(
+        self, ctx: TaskContext, tool: Tool, context: CallContext, args: Mapping[str, Any]
+    ) -> CallResult:
+        sink = context.out
+        try:
+            answer = await sink.pump.join(ctx, ctx.start(tool.execute(args, context)))
+        except Interrupted:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is its result (K54, TL-09)
+            return failed_call(error, sink)
+        if answer is not None:
+            text = f"the tool answered a {type(answer).__name__}, which means nothing"
+            return error_result("finished", text, window=sink.window)
+        return finished_call(sink)
+
+    def _sink(self, ctx: TaskContext, tool: Tool | None, state: ToolState) -> TaskSink:
+        policy: Any = tool.output if tool is not None else _DefaultOutput()
+        return TaskSink(ctx, policy, attempt=state.attempt)
+
+    def _context(self, ctx: TaskContext, state: ToolState, sink: TaskSink) -> CallContext:
+        return CallContext(
+            signal=ctx.signal,
+            invocation_id=ctx.task_id,
+            call_id=state.call_id,
+            conv=ConversationView(ctx.line, ctx.conv_id),
+            out=sink,
+            resources=self._services.resources,
+            threads=self._services.threads,
+        )
+
+    async def _interrupted(
+        self, ctx: TaskContext, tool: Tool | None, state: ToolState
+    ) -> CallResult:
+        """Say that the call was cut while it ran, with its last checkpoint (TL-16, BB-02)."""
+        policy: Any = tool.output if tool is not None else _DefaultOutput()
+        return error_result(
+            "interrupted",
+            "interrupted: the call was stopped while it ran; it may have had effects",
+            window=await stored_output(ctx, policy, attempt=state.attempt),
+            checkpoint=await stored_checkpoint(ctx),
+        )
+
+
+def _needs_barrier(replay: Replay) -> bool:
+    return replay != "safe"
+
+
+def _args(call: ToolCallPart) -> Mapping[str, Any]:
+    return {} if call.args is UNSET else call.args
+
+
+def _bad_arguments(tool: Tool, fault: str) -> CallResult:
+    schema = encode(tool.parameters).decode()
+    text = f"not executed: {fault}; {tool.name} takes {schema}"
+    return error_result("notStarted", repair_text(text)[0][:SCHEMA_CHARACTERS_MAX])
+
+
+def finished_call(sink: TaskSink) -> CallResult:
+    """Make the result of a call that ran to its end."""
+    return CallResult(
+        outcome="finished",
+        parts=sink.parts(),
+        is_error=sink.is_error,
+        details=sink.details_json,
+        window=sink.window,
+        sink=sink,
+    )
+
+
+def failed_call(error: Exception, sink: TaskSink) -> CallResult:
+    """Make the result of a call whose tool raised: the message, and what it had written."""
+    plain = isinstance(error, ToolFailed | InvalidArguments | PerdureError)
+    text = str(error) if plain else f"{type(error).__name__}: {error}"
+    parts = (TextPart(text=repair_text(text)[0] or type(error).__name__),)
+    written = (TextPart(text=f"output until then:\n{sink.window.shown()}"),)
+    return CallResult(
+        outcome="finished",
+        parts=(*parts, *written, *sink.images) if sink.window.total else (*parts, *sink.images),
+        is_error=True,
+        details=sink.details_json,
+        window=sink.window,
+        sink=sink,
+    )

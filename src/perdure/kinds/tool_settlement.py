@@ -1,0 +1,120 @@
+"""Settling a call: its one result, and one of four true outcomes, in one commit (TL-08, FM-07)."""
+
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct
+
+from perdure.drive.context import TaskContext
+from perdure.kinds.exchange import after_cancellation, record_usage, result_entry
+from perdure.kinds.services import Services
+from perdure.kinds.sink import TaskSink, Window
+from perdure.kinds.states import ToolState
+from perdure.line.command import Command
+from perdure.records.addresses import ACTIVE_TOOLS, task_scope
+from perdure.records.codec import decode
+from perdure.records.entries import Outcome
+from perdure.records.messages import Part, TextPart, ToolResultMessage
+from perdure.records.settings import ALL_TOOLS
+from perdure.records.tasks import Task
+
+
+class CallResult(Struct, frozen=True, kw_only=True):
+    """What one call ended with."""
+
+    outcome: Outcome
+    parts: tuple[Part, ...]
+    is_error: bool
+    details: Raw | None = None
+    checkpoint: Raw | None = None
+    window: Window | None = None
+    sink: TaskSink | None = None
+
+
+def tool_state(task: Task) -> ToolState:
+    """Decode a call's state."""
+    return decode(task.state_json, ToolState)
+
+
+def error_result(
+    outcome: Outcome,
+    text: str,
+    *,
+    window: Window | None = None,
+    checkpoint: Raw | None = None,
+) -> CallResult:
+    """Make an error result of one sentence and what the call had written before."""
+    parts: tuple[Part, ...] = (TextPart(text=text),)
+    if window is not None and window.total:
+        parts = (*parts, TextPart(text=f"output until then:\n{window.shown()}"))
+    if checkpoint is not None:
+        parts = (*parts, TextPart(text=f"last checkpoint: {bytes(checkpoint).decode()}"))
+    return CallResult(
+        outcome=outcome, parts=parts, is_error=True, checkpoint=checkpoint, window=window
+    )
+
+
+async def settle_call(ctx: TaskContext, services: Services, result: CallResult) -> None:
+    """Write a call's result, usage and control facts, and settle it.
+
+    When the task was marked meanwhile and the call itself ran to its end, the result stays: the
+    outcome that came first is the true one, and nothing follows it anyway (RC-05).
+    """
+
+    async def build(tx: Command) -> None:
+        task = await tx.task(ctx.task_id)
+        await _settle(tx, task, services, result)
+
+    await ctx.commit(build)
+
+
+async def _settle(tx: Command, task: Task, services: Services, result: CallResult) -> None:
+    state = tool_state(task)
+    cut = result.window.cut() if result.window is not None else None
+    assert task.at_entry is not UNSET
+    entry = result_entry(
+        tx,
+        task=task,
+        answers=task.at_entry,
+        call_index=state.call_index,
+        outcome=result.outcome,
+        now_ms=services.clock.now_ms(),
+        message=ToolResultMessage(
+            call_id=state.call_id,
+            tool_name=state.name,
+            content=result.parts,
+            details=UNSET if result.details is None else result.details,
+            is_error=result.is_error,
+            cut=UNSET if cut is None else cut,
+            checkpoint=UNSET if result.checkpoint is None else result.checkpoint,
+        ),
+    )
+    sink = result.sink
+    if sink is not None:
+        record_usage(tx, task, attempt=state.attempt, usage=sink.reported_usage, model=None)
+        await _add_tools(tx, task, services, sink)
+    facts: dict[str, Any] = {"produced": entry, "outcome": result.outcome}
+    if result.is_error:
+        facts["is_error"] = True
+    elif sink is not None:
+        if sink.terminates:
+            facts["terminate"] = True
+        if sink.handoff_text is not None:
+            facts["handoff"] = sink.handoff_text
+    marked = task.abort_requested is not UNSET
+    tx.settle(task, "aborted" if marked else "done", **facts)
+    tx.retire_scope(task_scope(task.id))
+    if marked:
+        await after_cancellation(tx, task, services)
+
+
+async def _add_tools(tx: Command, task: Task, services: Services, sink: TaskSink) -> None:
+    """Add known tools to the active ones in this commit; unknown names are dropped (TL-22)."""
+    known = [name for name in sink.added_tools if name in services.tools]
+    if not known:
+        return
+    address = ACTIVE_TOOLS.bind(task.conv_id)
+    active = await tx.get_value(address, list(services.initial.active_tools))
+    if ALL_TOOLS not in active:
+        fresh = [name for name in dict.fromkeys(known) if name not in active]
+        if fresh:
+            tx.set_value(address, [*active, *fresh])
