@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 from perdure.records.addresses import Address
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry, ModelId
-from perdure.records.files import FileInfo, FileSlice, SearchQuery, SearchResult
+from perdure.records.files import FileInfo, FileSlice, GlobResult, SearchQuery, SearchResult
 from perdure.records.frames import Frame
 from perdure.records.launches import Exited, LaunchRef, LaunchSpec, Lost, NeverRan, Running
 from perdure.records.messages import ImagePart, Usage
@@ -278,8 +278,8 @@ class Files(Protocol):
         """List a folder, sorted by name bytes."""
         ...
 
-    async def glob(self, pattern: str, *, limit: int) -> Sequence[str]:
-        """Match paths, sorted."""
+    async def glob(self, pattern: str, *, limit: int, ignored: bool = False) -> GlobResult:
+        """Match paths, sorted; `ignored` also those that `.gitignore` files name (KT-14)."""
         ...
 
     async def search(self, query: SearchQuery) -> SearchResult:

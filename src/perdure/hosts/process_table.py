@@ -82,16 +82,28 @@ def members(identity: Identity) -> list[ProcessFacts]:
     return [one for one in living if one.pid in found]
 
 
-def signal_members(identity: Identity, number: int) -> int:
-    """Signal every living process of a launch; answers how many there were."""
+def end_members(identity: Identity) -> int:
+    """Send KILL to every living process of a launch; answers how many there were."""
     if sys.platform != "linux":
-        return _signal_group(identity, number)
+        return _signal_group(identity, signal.SIGKILL)
     targets = members(identity)
     for one in targets:
-        if send(one, number) and number == signal.SIGTERM:
+        send(one, signal.SIGKILL)
+    return len(targets)
+
+
+def ask_members(identity: Identity, asked: set[ProcessFacts]) -> None:
+    """Send TERM to every living process of a launch that is not in `asked`, and add it there."""
+    if sys.platform != "linux":
+        if not asked and _signal_group(identity, signal.SIGTERM):
+            asked.add(ProcessFacts(identity.pid, "", 0, identity.pid, identity.start))
+        return
+    known = {(one.pid, one.start) for one in asked}
+    for one in members(identity):
+        if (one.pid, one.start) not in known and send(one, signal.SIGTERM):
             # A stopped process takes its TERM only once it goes on.
             send(one, signal.SIGCONT)
-    return len(targets)
+            asked.add(one)
 
 
 def _is_marked(pid: int, nonce: str) -> bool:

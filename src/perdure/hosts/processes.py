@@ -18,7 +18,8 @@ from typing import Final
 
 from perdure.hosts import supervisor
 from perdure.hosts.launch_folder import LaunchFolder
-from perdure.hosts.process_table import Identity, signal_members, supervisor_pid
+from perdure.hosts.process_table import Identity, ask_members, end_members, supervisor_pid
+from perdure.hosts.supervisor import ProcessFacts
 from perdure.ports import Threads
 from perdure.records.launches import Exited, LaunchRef, LaunchSpec, Lost, NeverRan, Running
 
@@ -35,6 +36,7 @@ LOOK_S: Final = 0.25
 """Seconds between two looks at a launch where nothing wakes the waiter (D06)."""
 
 _STEP_S: Final = 0.02
+_ASK_STEP_S: Final = 0.05
 _MS_PER_S: Final = 1000
 
 
@@ -194,7 +196,7 @@ class LocalProcesses:
         if ended is not None:
             return ended
         deadline = time.monotonic() + END_S_MAX
-        while signal_members(identity, signal.SIGKILL) and time.monotonic() < deadline:
+        while end_members(identity) and time.monotonic() < deadline:
             time.sleep(_STEP_S)
         return Lost()
 
@@ -207,11 +209,10 @@ class LocalProcesses:
         folder = LaunchFolder(self._root, ref)
         identity = folder.identity()
         assert identity is not None
-        signal_members(identity, signal.SIGTERM)
-        _await_end(folder, identity, grace_s)
+        _ask_to_end(folder, identity, grace_s)
         deadline = time.monotonic() + END_S_MAX
         while folder.is_alive() and time.monotonic() < deadline:
-            signal_members(identity, signal.SIGKILL)
+            end_members(identity)
             _await_end(folder, identity, _STEP_S)
         if folder.is_alive():
             # Everything it ran is gone, yet it stands still (stopped, or its disk hangs).
@@ -270,6 +271,15 @@ def _start_fault(spec: LaunchSpec) -> str | None:
 
 def _never_started(error: str) -> Exited:
     return Exited(error=error, ended_ms=time.time_ns() // 1_000_000, bytes=0)
+
+
+def _ask_to_end(folder: LaunchFolder, identity: Identity, grace_s: float) -> None:
+    """Send TERM for the whole grace: a process may have forked just before its own came."""
+    asked: set[ProcessFacts] = set()
+    deadline = time.monotonic() + grace_s
+    while folder.is_alive() and (rest_s := deadline - time.monotonic()) > 0:
+        ask_members(identity, asked)
+        _await_end(folder, identity, min(rest_s, _ASK_STEP_S))
 
 
 def _await_end(folder: LaunchFolder, identity: Identity, wait_s: float) -> None:

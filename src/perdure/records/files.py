@@ -8,12 +8,16 @@ FileKind: TypeAlias = Literal["file", "folder", "symlink", "other"]
 
 
 class FileSlice(Struct, frozen=True, kw_only=True):
-    """Bytes of a file from `offset`; `size` is the whole file's, `digest` SHA-256 of the whole."""
+    """Bytes of a file from `offset`; `size` is the whole file's, `digest` SHA-256 of the whole.
+
+    `path` is the file's as results show it; `digest` is None where the slice is not the whole.
+    """
 
     data: bytes
     offset: int
     size: int
     digest: str | None = None
+    path: str = ""
 
 
 class FileInfo(Struct, frozen=True, kw_only=True):
@@ -24,6 +28,16 @@ class FileInfo(Struct, frozen=True, kw_only=True):
     size: int = 0
     target: str | None = None
     addressable: bool = True
+
+
+class GlobResult(Struct, frozen=True, kw_only=True):
+    """Matching paths, sorted, and what was left out: ignored files, names no path can say."""
+
+    paths: tuple[str, ...]
+    more: bool = False
+    ignored_skipped: int = 0
+    not_addressable: int = 0
+    timed_out: bool = False
 
 
 class SearchQuery(Struct, frozen=True, kw_only=True):
