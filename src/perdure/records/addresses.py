@@ -240,3 +240,8 @@ def is_reserved(namespace: str) -> bool:
 def is_host_writable(namespace: str) -> bool:
     """Say whether a host may write a namespace (VL-32)."""
     return not is_reserved(namespace) or namespace in WRITABLE_NAMESPACES
+
+
+def frames_of(task_id: Seq, attempt: int, poll: int) -> Address:
+    """Answer the list of one stream's frames; key `<attempt>.<poll>` (FM-09, WS-11)."""
+    return task_scope(task_id).list(FRAMES, f"{attempt}.{poll}")

@@ -144,10 +144,10 @@ def _webp_size(data: bytes) -> tuple[int, int]:
         case b"VP8X":
             wide, high = data[24:27] + b"\0", data[27:30] + b"\0"
             return struct.unpack("<I", wide)[0] + 1, struct.unpack("<I", high)[0] + 1
-        case b"VP8L":
+        case b"VP8L" if data[20] == 0x2F:
             (bits,) = struct.unpack_from("<I", data, 21)
             return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-        case b"VP8 ":
+        case b"VP8 " if data[23:26] == b"\x9d\x01\x2a":
             width, height = struct.unpack_from("<HH", data, 26)
             return width & 0x3FFF, height & 0x3FFF
         case _:
