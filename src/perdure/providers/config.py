@@ -6,6 +6,7 @@ a function that is called for each request (PV-22, D28).
 
 import ipaddress
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -189,3 +190,14 @@ async def resolve_key(provider: Provider, config: ProviderConfig, model: ModelId
     if key or not provider.needs_key:
         return key or None
     raise ProviderError("auth", f"no key for {model}: {source}")
+
+
+def tls_of(config: ProviderConfig) -> ssl.SSLContext | bool:
+    """Answer how TLS is verified: as usual; a plain http server needs no certificates at all.
+
+    Reading the certificates takes a tenth of a second, and a context without any refuses every
+    server, so nothing is lost when such a server should point to a TLS one.
+    """
+    if config.base_url is not None and config.base_url.startswith("http:"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return True

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 from pydantic_ai import exceptions as vendor
@@ -84,7 +84,8 @@ ACCOUNTS: Final[tuple[Wording, ...]] = (
         code="quota",
     ),
     Wording(
-        pattern=r"(?:usage|spend(?:ing)?) limit (?:has been )?(?:reached|exceeded)|_limit_exceeded",
+        pattern=r"(?:usage|spend(?:ing)?) limit (?:has been )?(?:reached|exceeded)"
+        r"|(?:spend|usage)_limit_exceeded",
         sample="organization_spend_limit_exceeded",
         code="quota",
     ),
@@ -201,15 +202,27 @@ def _known(error: BaseException) -> ProviderError | None:
 
 
 def _text(error: BaseException) -> str:
-    """Join what a server said: its code and type, and the body where it holds more."""
-    words = [str(error)]
-    if isinstance(error, vendor.ModelAPIError):
-        words += [
-            word
-            for word in (error.provider_error_code, error.provider_error_type)
-            if word and word not in words[0]
-        ]
-    return repair_text(" ".join(words) or type(error).__name__)[0]
+    """Join what a server said: its message, its code and its type."""
+    if not isinstance(error, vendor.ModelAPIError):
+        return repair_text(str(error))[0]
+    said = _message(error.body) or str(error)
+    words = [said]
+    for word in (error.provider_error_code, error.provider_error_type):
+        if word and word not in said:
+            words.append(f"({word})")
+    return repair_text(" ".join(words))[0]
+
+
+def _message(body: object) -> str | None:
+    """Find the message in an error's body: at the top, or in its `error`."""
+    if not isinstance(body, dict):
+        return body if isinstance(body, str) else None
+    fields = cast("dict[str, object]", body)
+    inner = fields.get("error")
+    if isinstance(inner, dict):
+        fields = cast("dict[str, object]", inner)
+    said = fields.get("message", inner)
+    return said if isinstance(said, str) and said else None
 
 
 def _code(error: BaseException, status: int | None, text: str) -> FailureCode:

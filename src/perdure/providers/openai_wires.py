@@ -17,7 +17,7 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from perdure.ports import Clock
-from perdure.providers.config import Provider, ProviderConfig, check_config
+from perdure.providers.config import Provider, ProviderConfig, check_config, tls_of
 from perdure.providers.pydantic_ai import Pricing, PydanticAiModels
 from perdure.records.models import ModelRequest
 from perdure.records.settings import ThinkingLevel
@@ -106,7 +106,9 @@ class OpenAiWire:
         timeout = httpx2.Timeout(
             config.silence_timeout_ms / 1_000, connect=config.connect_timeout_ms / 1_000
         )
-        self._http = httpx2.AsyncClient(transport=_WatchedTransport(), timeout=timeout)
+        self._http = httpx2.AsyncClient(
+            transport=_WatchedTransport(verify=tls_of(config)), timeout=timeout
+        )
         self._client = AsyncOpenAI(
             api_key=NO_KEY,
             base_url=config.base_url,

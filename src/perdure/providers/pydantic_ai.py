@@ -16,7 +16,7 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from perdure.errors import ProviderError
+from perdure.errors import ProviderError, Rejected
 from perdure.ports import Clock
 from perdure.providers.attempts import Attempt, Plan, poll_request, suspended
 from perdure.providers.config import Provider, ProviderConfig, resolve_key
@@ -122,7 +122,17 @@ class PydanticAiModels:
         self._warned: set[tuple[str, str, int]] = set()
 
     async def describe(self, model: ModelId) -> ModelInfo:
-        """Say what a model can do; what the vendor library does not know is unknown."""
+        """Say what a model can do; what the vendor library does not know is unknown.
+
+        Raises:
+            Rejected: `invariant`, for a model of another provider.
+        """
+        if model.provider != self._provider.name:
+            raise Rejected(
+                "invariant",
+                f"the provider {model.provider!r} of {str(model)!r} is unknown here; "
+                f"this adapter answers for {self._provider.name!r}",
+            )
         profile: Mapping[str, Any] = self._wire.model(model.model_id, "unused").profile
         thinks = self._config.thinking or bool(profile.get("supports_thinking"))
         images = self._config.images

@@ -18,7 +18,7 @@ with status 400 and kept in `faults`. With `strict=False` the rules are not appl
 import asyncio
 import json
 from collections.abc import Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from msgspec import Struct
@@ -43,11 +43,13 @@ from perdure.testing.wire_rules import WireFault, check_body, decoded
 LINE_BYTES_MAX: Final = 67_108_864
 """Longest request body or header line the server reads: 64 MiB."""
 
-PATHS: Final[Mapping[str, Wire]] = {
-    "/v1/chat/completions": "chat",
-    "/v1/responses": "responses",
-    "/v1/messages": "anthropic",
-}
+PATHS: Final[Mapping[str, Wire]] = MappingProxyType(
+    {
+        "/v1/chat/completions": "chat",
+        "/v1/responses": "responses",
+        "/v1/messages": "anthropic",
+    }
+)
 
 
 class WireRequest(Struct, frozen=True, kw_only=True):
@@ -126,7 +128,7 @@ class WireServer:
         self._models: Mapping[str, Any] = models or {"object": "list", "data": []}
         self._jobs: dict[str, _Job] = {}
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._lines: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._count = 0
 
     async def __aenter__(self) -> Self:
@@ -144,8 +146,10 @@ class WireServer:
         assert self._server is not None
         self._server.close()
         self.release()
-        for writer in tuple(self._writers):
+        for writer in self._lines.values():
             writer.close()
+        if self._lines:
+            await asyncio.wait(tuple(self._lines))
         await self._server.wait_closed()
 
     @property
@@ -176,7 +180,9 @@ class WireServer:
     # ------------------------------------------------------------------------ connections
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._lines[task] = writer
         try:
             while (request := await _read_request(reader)) is not None:
                 self.requests.append(request)
@@ -187,7 +193,7 @@ class WireServer:
         except _Stopped:
             pass
         finally:
-            self._writers.discard(writer)
+            del self._lines[task]
             writer.close()
 
     async def _answer(self, request: WireRequest, line: _Line) -> None:
