@@ -211,7 +211,9 @@ class Conversation:
         """Queue input for the next final answer; creates no generation by itself (QU-03)."""
         return await self._admit("followUp", content, request_id)
 
-    async def _admit(self, mode: InputMode, content: InputContent, request_id: str | None) -> Accepted:
+    async def _admit(
+        self, mode: InputMode, content: InputContent, request_id: str | None
+    ) -> Accepted:
         messages, repairs = normalize_input(content)
         return await self._acceptance.accept(
             Request(

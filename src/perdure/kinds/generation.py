@@ -8,7 +8,6 @@ flight; done, failed and aborted are terminal (GN-02).
 import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar
 
 import msgspec
 from msgspec import UNSET
@@ -54,7 +53,7 @@ DEFERRED_LIFE_MS = 24 * 3_600_000
 class Generation:
     """The generation kind."""
 
-    facts: ClassVar[TaskFacts] = TaskFacts(
+    facts: TaskFacts = TaskFacts(
         name="generation",
         roles={
             "pending": Role.START,
@@ -78,7 +77,7 @@ class Generation:
         exchange_root=True,
         open_request=frozenset({"streaming", "polling"}),
     )
-    slots: ClassVar[Mapping[str, Slot]] = MappingProxyType(
+    slots: Mapping[str, Slot] = MappingProxyType(
         {
             "pending": "generations",
             "retry_wait": "generations",
@@ -87,7 +86,7 @@ class Generation:
             "polling": "generations",
         }
     )
-    ends_by: ClassVar[Mapping[str, EndsBy]] = MappingProxyType({})
+    ends_by: Mapping[str, EndsBy] = MappingProxyType({})
 
     def __init__(self, services: Services) -> None:
         """Take the host's services."""

@@ -6,7 +6,6 @@ one command either lands whole or leaves it pending (PT-11).
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar
 
 from msgspec import UNSET
 
@@ -31,15 +30,15 @@ from perdure.records.tasks import Role, Task
 class PostTools:
     """The post_tools kind."""
 
-    facts: ClassVar[TaskFacts] = TaskFacts(
+    facts: TaskFacts = TaskFacts(
         name="post_tools",
         roles={"pending": Role.START, "done": Role.TERMINAL, "aborted": Role.TERMINAL},
         initials=frozenset({"pending"}),
         transitions={"pending": frozenset({"done", "aborted"})},
         state=PostToolsState,
     )
-    slots: ClassVar[Mapping[str, Slot]] = MappingProxyType({})
-    ends_by: ClassVar[Mapping[str, EndsBy]] = MappingProxyType({})
+    slots: Mapping[str, Slot] = MappingProxyType({})
+    ends_by: Mapping[str, EndsBy] = MappingProxyType({})
 
     def __init__(self, services: Services) -> None:
         """Take the host's services."""

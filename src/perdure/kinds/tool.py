@@ -7,7 +7,7 @@ runs again only when both the stored and the current declaration are `safe` (TL-
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
@@ -57,7 +57,7 @@ class CallContext(Struct, frozen=True, kw_only=True):
 class ToolCall:
     """The tool kind."""
 
-    facts: ClassVar[TaskFacts] = TaskFacts(
+    facts: TaskFacts = TaskFacts(
         name="tool",
         roles={
             "planned": Role.START,
@@ -79,8 +79,8 @@ class ToolCall:
         state=ToolState,
         answers_call=True,
     )
-    slots: ClassVar[Mapping[str, Slot]] = MappingProxyType({"planned": "tools", "running": "tools"})
-    ends_by: ClassVar[Mapping[str, EndsBy]] = MappingProxyType({"waiting": "decision"})
+    slots: Mapping[str, Slot] = MappingProxyType({"planned": "tools", "running": "tools"})
+    ends_by: Mapping[str, EndsBy] = MappingProxyType({"waiting": "decision"})
 
     def __init__(self, services: Services) -> None:
         """Take the host's services."""

@@ -1,0 +1,312 @@
+"""The composition root: a store URL and a model text become an open harness.
+
+The only place that marries engine and adapters, and the only place that loads a module by name
+(K06): an adapter is imported when a URL or a model names it, so a program that never calls a
+provider pays for none.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType, ModuleType, TracebackType
+from typing import Any, Final, Literal, TypeVar, cast
+
+from msgspec import Struct
+
+from perdure.drive.limits import Limits
+from perdure.errors import Rejected
+from perdure.harness.harness import Harness
+from perdure.harness.options import HarnessOptions
+from perdure.hosts.clock import SystemClock
+from perdure.hosts.randomness import SystemRandomness
+from perdure.hosts.threads import DaemonThreads
+from perdure.kinds.permissions import Permissions
+from perdure.kinds.services import SystemPrompt
+from perdure.ports import (
+    Clock,
+    Models,
+    ProcessHost,
+    Randomness,
+    Sessions,
+    Span,
+    Storage,
+    Threads,
+    Tool,
+)
+from perdure.providers.config import ProviderConfig
+from perdure.providers.registry import OfferedModels
+from perdure.records.codec import checked_raw
+from perdure.records.entries import ModelId
+from perdure.records.models import parse_model
+from perdure.records.settings import GenerationSettings, RetryPolicy, ThinkingLevel, ToolOrder
+from perdure.storage.memory import MemorySessions
+
+T = TypeVar("T")
+
+Durability = Literal["power", "process"]
+
+SCHEMES: Final = ("memory:", "sqlite:FILE")
+"""The stores this release opens (SN-01)."""
+
+NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def load(name: str) -> ModuleType:
+    """Import an adapter by name; nothing else in perdure imports late (K06)."""
+    return import_module(name)
+
+
+class Ports(Struct, frozen=True, kw_only=True):
+    """The world as one harness sees it; tests hand in their own."""
+
+    clock: Clock
+    randomness: Randomness
+    threads: Threads
+
+
+def system_ports() -> Ports:
+    """Answer the real clock, random numbers and threads."""
+    return Ports(clock=SystemClock(), randomness=SystemRandomness(), threads=DaemonThreads())
+
+
+class OpenOptions(Struct, frozen=True, kw_only=True):
+    """Everything `perdure.open` accepts besides the store's URL.
+
+    `model` is `provider:model`; a stored one stays unless it differs and `keep_model` is False
+    (K44). `models` replaces every provider.
+    """
+
+    session: str
+    model: str
+    tools: Sequence[Tool] = ()
+    create: bool = True
+    durability: Durability = "power"
+    system_prompt: SystemPrompt = None
+    thinking: ThinkingLevel = "off"
+    tool_order: ToolOrder = "parallel"
+    stream_options: Mapping[str, Any] = NO_OPTIONS
+    retry: RetryPolicy = RetryPolicy()
+    termination: Literal["any", "all"] = "any"
+    interrupted: Literal["retry", "publish"] = "retry"
+    keep_model: bool = False
+    permissions: Permissions = Permissions()
+    limits: Limits | None = None
+    resources: Mapping[str, object] = NO_OPTIONS
+    providers: Mapping[str, ProviderConfig] = NO_OPTIONS
+    models: Models | None = None
+    ports: Ports | None = None
+    on_error: Callable[[BaseException, int | None], None] | None = None
+
+
+class OpenSession:
+    """A session being opened: an async context manager of its `Harness`."""
+
+    def __init__(self, url: str, options: OpenOptions) -> None:
+        """Take URL and options; nothing is opened before `async with`."""
+        self._url = url
+        self._options = options
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Harness:
+        """Open the store, the session in it, and the harness over it.
+
+        Raises:
+            Rejected: `not_found`, `invariant`, as the store and the harness say.
+            StorageBusy: another live process owns the session.
+        """
+        try:
+            return await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close what was opened."""
+        await self._stack.aclose()
+
+    async def _open(self) -> Harness:
+        options = self._options
+        ports = options.ports or system_ports()
+        model = parse_model(options.model)
+        models = options.models or await offered_models(model, options.providers, ports)
+        sessions = open_store(self._url, ports, durability=options.durability)
+        self._stack.push_async_callback(sessions.close)
+        storage = await sessions.open(options.session, create=options.create)
+        processes = self._processes(storage, ports)
+        harness = await self._harness(storage, models, model, processes, ports)
+        self._stack.push_async_callback(harness.close)
+        return harness
+
+    async def _harness(
+        self,
+        storage: Storage,
+        models: Models,
+        model: ModelId,
+        processes: ProcessHost | None,
+        ports: Ports,
+    ) -> Harness:
+        options = self._options
+        try:
+            return await Harness.open(
+                storage,
+                HarnessOptions(
+                    models=models,
+                    clock=ports.clock,
+                    randomness=ports.randomness,
+                    threads=ports.threads,
+                    telemetry=SilentTelemetry(),
+                    initial=initial_settings(options, model),
+                    tools=options.tools,
+                    processes=processes,
+                    resources=options.resources,
+                    permissions=options.permissions,
+                    system_prompt=options.system_prompt,
+                    limits=options.limits,
+                    model_given=not options.keep_model,
+                    on_error=options.on_error or print_error,
+                ),
+            )
+        except BaseException:
+            await storage.close()
+            raise
+
+    def _processes(self, storage: Storage, ports: Ports) -> ProcessHost | None:
+        """Start commands beside the store: there a later process finds them (SN-13)."""
+        if os.name != "posix":
+            return None
+        place = launch_root(self._url)
+        if place is None:
+            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-"))
+            place = Path(folder)
+        local = load("perdure.hosts.processes").LocalProcesses(place, ports.threads)
+        return cast("ProcessHost", local)
+
+
+def open(  # noqa: A001 - the front door's word; its keywords are the options
+    url: str, *, session: str, model: str, tools: Sequence[Tool] = (), **options: Any
+) -> OpenSession:
+    """Open a session: `async with perdure.open(url, session=…, model=…, tools=[…]) as harness`.
+
+    Args:
+        url: `memory:` or `sqlite:FILE`.
+        session: the session's name; it is created when absent, unless `create=False`.
+        model: `provider:model`, such as `local:smollm2` or `anthropic:claude-sonnet-4-5`.
+        tools: what the model may call.
+        options: the other fields of `OpenOptions`.
+
+    Raises:
+        Rejected: `invariant`, for a URL, a name or a model that cannot be used.
+    """
+    return OpenSession(url, OpenOptions(session=session, model=model, tools=tools, **options))
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run one coroutine from a script: the only bridge from synchronous code."""
+    return asyncio.run(main)
+
+
+def open_store(url: str, ports: Ports, *, durability: Durability = "power") -> Sessions:
+    """Answer the container a URL names; nothing is opened yet.
+
+    Raises:
+        Rejected: `invariant`, for another scheme, an empty place, or a missing folder (SN-01).
+    """
+    scheme, _, place = url.partition(":")
+    if scheme == "memory" and not place:
+        return MemorySessions(clock=ports.clock, randomness=ports.randomness)
+    if scheme == "sqlite" and place:
+        folder = Path(place).expanduser().absolute().parent
+        if not folder.is_dir():
+            raise Rejected(
+                "invariant", f"the folder {str(folder)!r} of the store {url!r} is missing"
+            )
+        sqlite = load("perdure.storage.sqlite")
+        return cast(
+            "Sessions",
+            sqlite.SqliteSessions(
+                Path(place).expanduser(),
+                durability=durability,
+                clock=ports.clock,
+                randomness=ports.randomness,
+            ),
+        )
+    raise Rejected("invariant", f"the store {url!r} is not one of {' and '.join(SCHEMES)}")
+
+
+def launch_root(url: str) -> Path | None:
+    """Answer where a store's commands are launched, None for one without a place (SN-13)."""
+    scheme, _, place = url.partition(":")
+    if scheme != "sqlite":
+        return None
+    file = Path(place).expanduser().absolute()
+    return file.with_name(file.name + ".launch")
+
+
+async def offered_models(
+    model: ModelId, configs: Mapping[str, ProviderConfig], ports: Ports
+) -> Models:
+    """Answer the models a host offers, with the wanted one's provider loading in a thread (PV-04).
+
+    Raises:
+        Rejected: `invariant`, for an unknown provider (PV-02).
+    """
+    others: dict[str, Models] = {}
+    if model.provider == "scripted":
+        scripted = load("perdure.providers.script_files")
+        others["scripted"] = await scripted.scripted_from_file(
+            model.model_id, clock=ports.clock, threads=ports.threads
+        )
+    elif model.provider == "local":
+        local = load("perdure.providers.local")
+        others["local"] = local.offered(threads=ports.threads, clock=ports.clock)
+    offered = OfferedModels(
+        load=load, threads=ports.threads, clock=ports.clock, configs=configs, others=others
+    )
+    offered.check(model)
+    offered.begin(model.provider)
+    return offered
+
+
+def initial_settings(options: OpenOptions, model: ModelId) -> GenerationSettings:
+    """Answer the settings a conversation starts with."""
+    return GenerationSettings(
+        model=model,
+        thinking=options.thinking,
+        tool_order=options.tool_order,
+        stream_options=checked_raw(dict(options.stream_options)),
+        retry=options.retry,
+        termination=options.termination,
+        interrupted=options.interrupted,
+    )
+
+
+class SilentTelemetry:
+    """Telemetry nobody listens to."""
+
+    def span(self, name: str, **facts: str | int | float | bool) -> "nullcontext[Span]":
+        """Open nothing."""
+        return _NOWHERE
+
+
+class _Nowhere:
+    def set(self, **facts: str | int | float | bool) -> None:
+        """Drop the facts."""
+
+
+_NOWHERE: Final[nullcontext[Span]] = nullcontext(_Nowhere())
+
+
+def print_error(error: BaseException, task_id: int | None) -> None:
+    """Say on standard error what a listener, hook or handler raised."""
+    where = "" if task_id is None else f" in task {task_id}"
+    sys.stderr.write(f"perdure: {type(error).__name__}{where}: {error}\n")
