@@ -206,10 +206,8 @@ def _text(error: BaseException) -> str:
     if not isinstance(error, vendor.ModelAPIError):
         return repair_text(str(error))[0]
     said = _message(error.body) or str(error)
-    words = [said]
-    for word in (error.provider_error_code, error.provider_error_type):
-        if word and word not in said:
-            words.append(f"({word})")
+    marks = (error.provider_error_code, error.provider_error_type)
+    words = [said, *(f"({mark})" for mark in marks if mark and mark not in said)]
     return repair_text(" ".join(words))[0]
 
 
@@ -220,7 +218,7 @@ def _message(body: object) -> str | None:
     fields = cast("dict[str, object]", body)
     inner = fields.get("error")
     if isinstance(inner, dict):
-        fields = cast("dict[str, object]", inner)
+        fields, inner = cast("dict[str, object]", inner), None
     said = fields.get("message", inner)
     return said if isinstance(said, str) and said else None
 
