@@ -202,14 +202,14 @@ class BombList(list[Any]):
     def __iter__(self) -> Any:
         raise RuntimeError
 
-    __len__ = __getitem__ = __reduce__ = __iter__
+    __len__ = __reduce__ = __iter__
 
 
 class BombDict(dict[str, Any]):
     def items(self) -> Any:
         raise RuntimeError
 
-    __iter__ = keys = values = copy = __len__ = items  # type: ignore[assignment]
+    __iter__ = keys = values = copy = __len__ = items
 
 
 class BombText(str):
