@@ -109,7 +109,7 @@ FILTERS: Final[tuple[Wording, ...]] = (
 TRANSIENT: Final[tuple[Wording, ...]] = (
     Wording(pattern=r"overloaded", sample="Overloaded", code="overloaded"),
     Wording(
-        pattern=r"temporarily unavailable|try again later|internal (?:server )?error",
+        pattern=r"temporarily unavailable|try again later|internal (?:server )?error|server_error",
         sample="The service is temporarily unavailable",
         code="server",
     ),

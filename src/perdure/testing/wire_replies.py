@@ -277,16 +277,27 @@ def response_item(part: WirePart, index: int) -> dict[str, Any]:
             }
 
 
+_CUT_SHORT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "length": "max_output_tokens",
+        "max_output_tokens": "max_output_tokens",
+        "content_filter": "content_filter",
+    }
+)
+"""Why a response may be incomplete, by the finish a reply asks for."""
+
+
 def finished_response(reply: WireReply, reply_id: str, model: str) -> dict[str, Any]:
     """Make the whole object of a finished reply."""
-    cut = reply.finish in ("length", "max_output_tokens")
+    reason = _CUT_SHORT.get(reply.finish or "")
     changes: dict[str, object] = {
         "output": [response_item(part, index) for index, part in enumerate(reply.parts)],
         "usage": None if reply.usage is None else response_usage(reply.usage),
     }
-    if cut:
-        changes["incomplete_details"] = {"reason": "max_output_tokens"}
-    return response_object(reply_id, model, "incomplete" if cut else "completed", **changes)
+    if reason is not None:
+        changes["incomplete_details"] = {"reason": reason}
+    status = "completed" if reason is None else "incomplete"
+    return response_object(reply_id, model, status, **changes)
 
 
 def _responses(reply: WireReply, reply_id: str, model: str) -> Rendered:
