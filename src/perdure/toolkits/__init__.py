@@ -5,3 +5,8 @@ May not touch: the engine, the operating system but through ports, approval deci
 
 No tool here opens a network connection: there is no fetch (KT-01).
 """
+
+from perdure.toolkits.files import file_tools
+from perdure.toolkits.shell import shell_tools
+
+__all__ = ["file_tools", "shell_tools"]
