@@ -1,5 +1,6 @@
 """Entries: what happened, immutable, in transcript order (ST-19)."""
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
@@ -21,6 +22,7 @@ META_BYTES_MAX: Final = 1024
 PREVIEW_CHARACTERS_MAX: Final = 120
 
 
+_GAP: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 _JOINERS: Final = ("\u200d", "\ufe0e", "\ufe0f")
 """Zero-width joiner and variation selectors: they belong to the character before them."""
 
@@ -120,16 +122,18 @@ def preview_of(text: str) -> str:
     White space and control characters become single spaces. What a reader sees as one character
     (a letter with its accents, a joined emoji, a flag) is kept whole or left out.
     """
-    clean, _ = repair_text(text[: 8 * PREVIEW_CHARACTERS_MAX])
-    line = " ".join(
-        "".join(" " if char < " " or "\x7f" <= char <= "\x9f" else char for char in clean).split()
-    )
-    cut = PREVIEW_CHARACTERS_MAX
-    if len(line) <= cut:
-        return line
-    while cut and _continues(line, cut):
-        cut -= 1
-    return line[:cut] or line[:PREVIEW_CHARACTERS_MAX]
+    clean, _ = repair_text(_cut(text, 4 * PREVIEW_CHARACTERS_MAX))
+    return _cut(_GAP.sub(" ", clean).strip(), PREVIEW_CHARACTERS_MAX)
+
+
+def _cut(text: str, length: int) -> str:
+    """Keep at most `length` code points, and no part of a character that does not fit whole."""
+    if len(text) <= length:
+        return text
+    end = length
+    while end and _continues(text, end):
+        end -= 1
+    return text[: end or length]
 
 
 def _continues(text: str, index: int) -> bool:
