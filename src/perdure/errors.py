@@ -10,7 +10,9 @@ PerdureError
 ├── FormatUnsupported   the container was written by a newer release
 ├── ProviderError       a model request failed, classified
 ├── InvalidArguments    a tool's arguments do not fit its schema
-└── ToolFailed          a tool says its call failed, in words for the model
+├── ToolFailed          a tool says its call failed, in words for the model
+├── Interrupted         an invocation's signal fired; its kind decides what that means
+└── StrayCancellation   an outside call was cancelled by itself
 
 A `Rejected` is not a fault (FT-02). A `Faulted` handle writes nothing more (FT-03).
 """
@@ -171,3 +173,19 @@ class InvalidArguments(PerdureError):
 
 class ToolFailed(PerdureError):
     """Say in words for the model that a call failed; any other exception reads the same."""
+
+
+class Interrupted(PerdureError):
+    """Say that this invocation's signal fired; a kind classifies it, nothing else catches it.
+
+    Attributes:
+        reason: `abort` or `close`.
+    """
+
+    def __init__(self, reason: Literal["abort", "close"]) -> None:
+        super().__init__(f"the invocation was interrupted: {reason}")
+        self.reason: Literal["abort", "close"] = reason
+
+
+class StrayCancellation(PerdureError):
+    """Say that an outside call was cancelled by itself; classified like any exception (SC-27)."""

@@ -1,4 +1,4 @@
-"""Claims: who runs a task in this process, from launch to the end of its abort handler (SC-12, CN-09).
+"""Claims: who runs a task in this process, from launch to the end of its abort (SC-12, CN-09).
 
 A claim owns at most one invocation at a time. When its task was marked, the same claim joins the
 invocation, re-reads the task, and runs `abort` with a fresh signal; so effect and abort of one task
@@ -11,10 +11,10 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET
 
-from perdure.drive.context import Interrupted, TaskContext
+from perdure.drive.context import TaskContext
 from perdure.drive.kind import TaskKind
 from perdure.drive.signals import SignalOwner, SignalReason
-from perdure.errors import Closed, Faulted
+from perdure.errors import Closed, Faulted, Interrupted
 from perdure.line.line import Line
 from perdure.ports import Clock
 from perdure.records.seqs import Seq

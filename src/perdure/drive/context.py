@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from perdure.drive.signals import InvocationSignal, SignalReason
-from perdure.errors import Closed, PerdureError
+from perdure.drive.signals import InvocationSignal
+from perdure.errors import Closed, Interrupted, StrayCancellation
 from perdure.line.command import Command
 from perdure.line.line import Build, BuildWorking, Line
 from perdure.ports import Clock
@@ -22,18 +22,6 @@ from perdure.records.sessions import ListElement, ListPage
 from perdure.records.tasks import Task
 
 T = TypeVar("T")
-
-
-class Interrupted(PerdureError):
-    """Say that this invocation's signal fired; kinds classify it, nothing else catches it."""
-
-    def __init__(self, reason: SignalReason) -> None:
-        super().__init__(f"the invocation was interrupted: {reason}")
-        self.reason: SignalReason = reason
-
-
-class StrayCancellation(PerdureError):
-    """Say that an outside call was cancelled by itself; classified like any exception (SC-27)."""
 
 
 class TaskContext:

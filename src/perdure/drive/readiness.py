@@ -1,4 +1,4 @@
-"""Readiness: what a task waits for now; a pure function over task metadata (SC-08, SC-16, SC-21)."""
+"""Readiness: what a task waits for now; pure, over task metadata (SC-08, SC-16, SC-21)."""
 
 from collections.abc import Callable
 from typing import Literal, TypeAlias

@@ -38,8 +38,16 @@ class CloseReport(Struct, frozen=True, kw_only=True):
 class _Drive:
     """One caller's wait: a conversation tree or the session."""
 
-    def __init__(self, conv_id: Seq | None, *, poll: bool, wait_timers: bool) -> None:
+    def __init__(
+        self,
+        conv_id: Seq | None,
+        *,
+        poll: bool,
+        wait_timers: bool,
+        until: Callable[[], bool] | None,
+    ) -> None:
         self.conv_id = conv_id
+        self.until = until
         self.poll = poll
         self.wait_timers = wait_timers
         self.answer: asyncio.Future[DriveResult] = asyncio.get_running_loop().create_future()
@@ -79,10 +87,16 @@ class Scheduler:
     # Driving.
 
     async def drive(
-        self, conv_id: Seq | None, *, poll_deferred: bool = False, wait_timers: bool = True
+        self,
+        conv_id: Seq | None,
+        *,
+        poll_deferred: bool = False,
+        wait_timers: bool = True,
+        until: Callable[[], bool] | None = None,
     ) -> DriveResult:
-        """Run what is ready until the scope is idle, suspended or closed.
+        """Run what is ready until the scope is idle, suspended or closed, or `until` holds.
 
+        `until` reads committed state in memory and is asked after every sweep.
         Cancelling the caller ends its wait only (OP-14).
 
         Raises:
@@ -92,7 +106,7 @@ class Scheduler:
             raise self._line.fault
         if self._closing:
             return DriveResult(outcome=DriveOutcome.CLOSED)
-        drive = _Drive(conv_id, poll=poll_deferred, wait_timers=wait_timers)
+        drive = _Drive(conv_id, poll=poll_deferred, wait_timers=wait_timers, until=until)
         self._drives.append(drive)
         self._wake.set()
         if self._loop is None:
@@ -150,8 +164,12 @@ class Scheduler:
         self._drives.clear()
 
     def _on_commit(self, delivery: Delivery) -> None:
-        if delivery.scope is None:
-            self._wake.set()
+        # What a claimed task does to itself changes nothing until its claim is free; anything
+        # else may make work ready.
+        for task in delivery.tasks:
+            if task.id not in self._claims or task.abort_requested is not UNSET:
+                self._wake.set()
+                return
 
     # The sweep.
 
@@ -274,6 +292,8 @@ class Scheduler:
                 self._drives.remove(drive)
 
     def _result(self, drive: _Drive) -> DriveResult | None:
+        if drive.until is not None and drive.until():
+            return DriveResult(outcome=DriveOutcome.IDLE)
         held = self._line.residency
         if drive.conv_id is None:
             needed = list(held.live_tasks())

@@ -5,12 +5,12 @@ the answer. Busy or cancelling, it stores the content and queues it (QU-01). Wit
 mapping is in the same commit, and a repeat answers the first acceptance (D02).
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
 
 from perdure.drive.foreground import is_busy
+from perdure.harness.core import Core
 from perdure.kinds.exchange import start_generation
 from perdure.kinds.inputs import (
     check_request_id,
@@ -21,9 +21,7 @@ from perdure.kinds.inputs import (
     user_meta,
 )
 from perdure.kinds.queues import place, select
-from perdure.kinds.services import Services
 from perdure.line.command import Command
-from perdure.line.line import Line
 from perdure.records.addresses import MODEL
 from perdure.records.conversations import ConversationState, InboxItem, InboxTag
 from perdure.records.entries import EntryMeta, ModelId, Repaired
@@ -54,13 +52,11 @@ class Request(Struct, frozen=True, kw_only=True):
 class Acceptance:
     """Turn requests into commands."""
 
-    def __init__(
-        self, line: Line, services: Services, *, take_model: Callable[[], ModelId | None]
-    ) -> None:
-        """Take the line; `take_model` answers a model to write with the next acceptance (K44)."""
-        self._line = line
-        self._services = services
-        self._take_model = take_model
+    def __init__(self, core: Core) -> None:
+        """Take what the session's handles share."""
+        self._core = core
+        self._line = core.line
+        self._services = core.services
 
     async def accept(self, request: Request) -> Accepted:
         """Accept one request, durably: a barrier commit.
@@ -75,7 +71,7 @@ class Acceptance:
 
         if request.request_id is not None:
             check_request_id(request.request_id)
-        await self._line.submit(build, barrier=True)
+        await self._core.submit(build, barrier=True)
         return answers[0]
 
     async def _build(self, tx: Command, request: Request) -> Accepted:
@@ -107,7 +103,7 @@ class Acceptance:
         self, tx: Command, state: ConversationState, request: Request, key: str
     ) -> Accepted:
         """Place the due queue, then this input, and create its generation (QU-04)."""
-        model = self._take_model()
+        model = self._core.take_model()
         if model is not None:
             await self._write_model(tx, state.id, model)
         opened = await place(tx, state, select(state, "accept"), written_by=None)

@@ -7,9 +7,9 @@ marks: it is not computed again when an early target settles (CN-05).
 from msgspec import UNSET, Struct
 
 from perdure.drive.foreground import marked, required, tree_of
+from perdure.harness.core import Core
 from perdure.kinds.inputs import move_inputs
 from perdure.line.command import Command
-from perdure.line.line import Line
 from perdure.records.conversations import InboxItem
 from perdure.records.messages import UserMessage, UserPayload, read_payload
 from perdure.records.seqs import Seq
@@ -32,7 +32,7 @@ class AbortReport(Struct, frozen=True, kw_only=True):
     joined: bool = False
 
 
-async def abort(line: Line, conv_id: Seq) -> AbortReport:
+async def abort(core: Core, conv_id: Seq) -> AbortReport:
     """Mark and drain; a second abort while targets are outstanding joins the first (CN-03).
 
     Raises:
@@ -42,12 +42,12 @@ async def abort(line: Line, conv_id: Seq) -> AbortReport:
 
     async def build(tx: Command) -> None:
         await tx.conversation(conv_id)
-        held = line.residency
+        held = core.line.residency
         tree = tree_of(conv_id, held)
         if any(marked(held.live_tasks(member)) for member in tree):
             reports.append(AbortReport(joined=True))
             return
-        targets = required(conv_id, line.kinds, held)
+        targets = required(conv_id, core.line.kinds, held)
         for task in targets:
             tx.mark_abort(task.id)
         drained: list[Drained] = []
@@ -57,7 +57,7 @@ async def abort(line: Line, conv_id: Seq) -> AbortReport:
             AbortReport(marked=tuple(task.id for task in targets), drained=tuple(drained))
         )
 
-    await line.submit(build, barrier=True)
+    await core.submit(build, barrier=True)
     return reports[0]
 
 

@@ -4,7 +4,6 @@ A handle keeps its conversation resident from its first use until it is closed o
 (RS-09). Every wait is an observer: cancelling it never cancels the work (D27).
 """
 
-import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from perdure.errors import Rejected
 from perdure.harness.acceptance import Acceptance, Request
 from perdure.harness.cancellation import AbortReport, abort
 from perdure.harness.core import Core
-from perdure.harness.results import read_result
+from perdure.harness.results import is_final, read_result
 from perdure.line.command import Command
 from perdure.records.addresses import ConversationList, ConversationValue
 from perdure.records.codec import decode_json
@@ -39,7 +38,7 @@ class Conversation:
         """Bind to the conversation; made by `Harness.root` and `Harness.conversation`."""
         self.id = conv_id
         self._core = core
-        self._acceptance = Acceptance(core.line, core.services, take_model=core.take_model)
+        self._acceptance = Acceptance(core)
         core.line.residency.attach(conv_id)
         self._detach = weakref.finalize(self, core.line.residency.detach, conv_id)
 
@@ -142,7 +141,7 @@ class Conversation:
         self, build: Callable[[Command], Awaitable[None] | None], *, barrier: bool = False
     ) -> bool:
         """Run one command of host code; True after a commit."""
-        return await self._core.line.submit(build, barrier=barrier, host=True)
+        return await self._core.submit(build, barrier=barrier, host=True)
 
     async def configure(
         self,
@@ -151,7 +150,7 @@ class Conversation:
         steering_mode: QueueMode | UnsetType = UNSET,
         follow_up_mode: QueueMode | UnsetType = UNSET,
     ) -> None:
-        """Change label and queue modes in one write; an argument left out keeps its value (OP-26)."""
+        """Change label and queue modes in one write; what is left out stays (OP-26)."""
         for mode in (steering_mode, follow_up_mode):
             if mode is not UNSET and mode not in ("all", "one-at-a-time"):
                 raise Rejected(
@@ -196,10 +195,10 @@ class Conversation:
                 )
             tx.reset_context(self.id, ids)
 
-        await self._core.line.submit(build)
+        await self._core.submit(build)
 
     async def _host(self, build: Callable[[Command], None]) -> None:
-        await self._core.line.submit(build, host=True)
+        await self._core.submit(build, host=True)
 
     # Input.
 
@@ -228,15 +227,10 @@ class Conversation:
     async def prompt(self, content: InputContent, *, request_id: str | None = None) -> InputResult:
         """Accept, then drive until this input is final or the drive ends; answers its result."""
         accepted = await self.accept(content, request_id=request_id)
-        driving = self._core.hold(self.drive())
-        waiting = self._core.hold(self.wait(accepted.input_id))
-        try:
-            await asyncio.wait({driving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if driving.done() and not waiting.done():
-                driving.result()
-        finally:
-            for observer in (driving, waiting):
-                observer.cancel()
+        await self._core.ensure_resident(self.id)
+        await self._core.scheduler.drive(
+            self.id, until=lambda: is_final(self._core.line, accepted.input_id)
+        )
         return await self.result(accepted.input_id)
 
     async def result(self, input_id: Seq) -> InputResult:
@@ -272,7 +266,7 @@ class Conversation:
 
     async def abort(self) -> AbortReport:
         """Mark the foreground and drain its queues; a drive performs the cancellation (CN-01)."""
-        return await abort(self._core.line, self.id)
+        return await abort(self._core, self.id)
 
 
 def _ignore(_: object) -> None:

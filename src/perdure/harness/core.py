@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from perdure.drive.scheduler import Scheduler
 from perdure.errors import Rejected
 from perdure.kinds.services import Services
-from perdure.line.line import Delivery, Line
+from perdure.line.line import Build, Delivery, Line
 from perdure.ports import Storage
 from perdure.records.entries import ModelId
 from perdure.records.seqs import Seq
@@ -34,6 +34,7 @@ class Core:
         self.services = services
         self._new_model = new_model
         self._changed: asyncio.Future[None] | None = None
+        self._kept: set[asyncio.Task[Any]] = set()
         line.listen(self._on_commit)
 
     def take_model(self) -> ModelId | None:
@@ -56,9 +57,21 @@ class Core:
         if delivery.scope is None:
             self.wake()
 
-    def hold(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Run an observer beside another one; the caller ends both."""
-        return asyncio.create_task(work)  # noqa: TID251 - two observers, both cancelled by the caller
+    async def submit(self, build: Build, *, barrier: bool = False, host: bool = False) -> bool:
+        """Run one command for a caller who may be cancelled: the command itself is not (ST-33)."""
+        return await self.shielded(self.line.submit(build, barrier=barrier, host=host))
+
+    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work to its end whatever becomes of the caller."""
+        task = asyncio.create_task(work)  # noqa: TID251 - runs to its end by itself, kept below
+        self._kept.add(task)
+        task.add_done_callback(self._let_go)
+        return await asyncio.shield(task)
+
+    def _let_go(self, task: "asyncio.Task[Any]") -> None:
+        self._kept.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     async def ensure_resident(self, conv_id: Seq) -> None:
         """Load a conversation; raises Rejected `unknown_target`."""

@@ -1,7 +1,7 @@
 """Harness: one open session.
 
-Opening starts nothing and, on a session that has commits, writes nothing (OP-01); on an empty one it
-creates the root conversation with its initial values in one command (OP-02).
+Opening starts nothing and, on a session that has commits, writes nothing (OP-01); on an empty one
+it creates the root conversation with its initial values in one command (OP-02).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +22,7 @@ from perdure.kinds.content import CORE_CONTENT, ContentKind
 from perdure.kinds.generation import Generation
 from perdure.kinds.post_tools import PostTools
 from perdure.kinds.projection import Projections
-from perdure.kinds.services import Services
+from perdure.kinds.services import Services, SettingsBook
 from perdure.kinds.tool import ToolCall
 from perdure.line.command import Command, WorkingCommand
 from perdure.line.facts import KindTable
@@ -70,7 +70,7 @@ class Harness:
         """Open a session over a storage whose writer this process is.
 
         Raises:
-            Rejected: `invariant`, naming live tasks or entries this release cannot run (OP-03, OP-28).
+            Rejected: `invariant`, naming what this release cannot run (OP-03, OP-28).
         """
         services, kinds, table = _assemble(storage, options)
         line = Line(
@@ -149,13 +149,13 @@ class Harness:
         self, build: Callable[[Command], Awaitable[None] | None], *, barrier: bool = False
     ) -> bool:
         """Run one main command of host code; True after a commit."""
-        return await self._core.line.submit(build, barrier=barrier, host=True)
+        return await self._core.submit(build, barrier=barrier, host=True)
 
     async def working_command(
         self, scope: WorkingScope, build: Callable[[WorkingCommand], Awaitable[None] | None]
     ) -> bool:
         """Run one command of a working scope; True after a commit."""
-        return await self._core.line.submit_working(scope, build)
+        return await self._core.shielded(self._core.line.submit_working(scope, build))
 
     async def get_value(self, address: SessionValue[Any], default: T) -> Any | T:
         """Answer a session value, or `default` when nothing is stored."""
@@ -220,7 +220,6 @@ def _assemble(
         if kind.facts.name in contents:
             raise Rejected("invariant", f"two content kinds are named {kind.facts.name!r}")
         contents[kind.facts.name] = kind
-    on_error = options.on_error or (lambda _error, _task: None)
     services = Services(
         session_id=storage.info.id,
         models=options.models,
@@ -236,7 +235,8 @@ def _assemble(
         system_prompt=options.system_prompt,
         contents=contents,
         projections=Projections(contents),
-        report=on_error,
+        book=SettingsBook(),
+        report=options.on_error or _unheard,
     )
     kinds: list[TaskKind] = [
         Generation(services),
@@ -246,6 +246,10 @@ def _assemble(
     ]
     table = KindTable([kind.facts for kind in kinds], [kind.facts for kind in contents.values()])
     return services, {kind.facts.name: kind for kind in kinds}, table
+
+
+def _unheard(error: BaseException, task_id: int | None) -> None:
+    """Drop a report that the host did not ask for."""
 
 
 def _check_live(line: Line, kinds: dict[str, TaskKind]) -> None:
@@ -314,7 +318,7 @@ async def _root(line: Line, storage: Storage, services: Services) -> Seq:
 
 
 async def _new_model(line: Line, root_id: Seq, options: HarnessOptions) -> ModelId | None:
-    """Answer the model to write with the first acceptance, None when it is stored already (OP-29)."""
+    """Answer the model to write with the first acceptance, None when it is stored (OP-29)."""
     if not options.model_given:
         return None
     raw = await line.value(MODEL.bind(root_id))

@@ -6,7 +6,7 @@ from perdure.errors import Rejected
 from perdure.line.line import Line
 from perdure.records.addresses import input_record
 from perdure.records.codec import decode
-from perdure.records.inputs import InputRecord, InputResult
+from perdure.records.inputs import FINAL_STATES, InputRecord, InputResult
 from perdure.records.messages import AssistantMessage, AssistantPayload, read_payload
 from perdure.records.seqs import Seq
 
@@ -36,6 +36,16 @@ async def read_result(line: Line, input_id: Seq, *, conv_id: Seq) -> InputResult
         partial=None if record.partial is UNSET else await _message(line, record.partial),
         error=None if record.error is UNSET else record.error,
         withdrawn_by=None if record.withdrawn_by is UNSET else record.withdrawn_by,
+    )
+
+
+def is_final(line: Line, input_id: Seq) -> bool:
+    """Say from memory whether an input is known to be final; a record not in memory is not."""
+    raw = line.residency.cached_value(input_record(input_id).address())
+    return (
+        not isinstance(raw, bool)
+        and raw is not None
+        and decode(raw, InputRecord).state in FINAL_STATES
     )
 
 

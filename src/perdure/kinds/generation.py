@@ -12,9 +12,9 @@ from types import MappingProxyType
 import msgspec
 from msgspec import UNSET
 
-from perdure.drive.context import Interrupted, TaskContext
+from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
-from perdure.errors import PerdureError, ProviderError
+from perdure.errors import Interrupted, PerdureError, ProviderError
 from perdure.kinds.exchange import record_usage
 from perdure.kinds.pump import Pump
 from perdure.kinds.request import Asked, build_request
@@ -106,7 +106,7 @@ class Generation:
     async def effect(self, task: Task, ctx: TaskContext) -> None:
         """Send one request, or poll once for a deferred answer."""
         state = generation_state(task)
-        settings = await captured(ctx, state.settings)
+        settings = await captured(ctx, self._services, state.settings)
         if task.status == "deferred":
             await self._poll(ctx, state, settings)
             return
@@ -116,9 +116,9 @@ class Generation:
         await self._request(ctx, state, settings, conversation)
 
     async def recover(self, task: Task, ctx: TaskContext) -> None:
-        """Take up an interrupted request: back to deferred, another attempt, or the partial (D12)."""
+        """Take up a cut-off request: back to deferred, another attempt, or the partial (D12)."""
         state = generation_state(task)
-        settings = await captured(ctx, state.settings)
+        settings = await captured(ctx, self._services, state.settings)
         if task.status == "polling":
             assert state.deferred is not UNSET
             await self._still_deferred(ctx, state, state.deferred)

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from perdure.drive.context import Interrupted, TaskContext
-from perdure.errors import ToolFailed
+from perdure.drive.context import TaskContext
+from perdure.errors import Interrupted, ToolFailed
 from perdure.kinds.services import Services
 from perdure.kinds.sink import TaskSink
 from perdure.kinds.tool_settlement import CallResult, error_result
@@ -62,7 +62,7 @@ class LaunchedCalls:
             ended = started
         else:
             ended, timed_out = await self._wait(ctx, tool, args, ref, host)
-        return await self._report(ctx, tool, context, args, ended, timed_out, ref)
+        return await self._report(ctx, tool, context, args, ref, ended=ended, timed_out=timed_out)
 
     async def recover(
         self,
@@ -83,7 +83,7 @@ class LaunchedCalls:
             return await self._stopped(host, ref)
         if isinstance(found, Lost) or not isinstance(tool, LaunchingTool):
             return await self._stopped(host, ref)
-        return await self._report(ctx, tool, context, args, found, False, ref)
+        return await self._report(ctx, tool, context, args, ref, ended=found)
 
     async def stop(self, ref: LaunchRef) -> None:
         """Stop the whole group of a command, if it runs."""
@@ -128,9 +128,10 @@ class LaunchedCalls:
         tool: LaunchingTool,
         context: ToolContext,
         args: Mapping[str, Any],
-        ended: Exited | Lost,
-        timed_out: bool,
         ref: LaunchRef,
+        *,
+        ended: Exited | Lost,
+        timed_out: bool = False,
     ) -> CallResult:
         host = self._host()
         assert host is not None

@@ -77,7 +77,7 @@ class PostTools:
         state = decode(task.state_json, PostToolsState)
         generation = await ctx.line.task(state.generation)
         assert generation is not None
-        return await captured(ctx, generation_state(generation).settings)
+        return await captured(ctx, self._services, generation_state(generation).settings)
 
     async def _aborted(self, tx: Command, join: Task) -> None:
         state = decode(join.state_json, PostToolsState)

@@ -7,7 +7,7 @@ ends within that moment costs no working commit at all.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from perdure.drive.context import TaskContext
 
@@ -26,39 +26,41 @@ class Pump:
     def __init__(self, flush: Callable[[], Awaitable[None]]) -> None:
         """Take the function that stores everything gathered so far."""
         self._flush = flush
-        self._arrived: asyncio.Future[None] | None = None
-        self._full: asyncio.Future[None] | None = None
         self._bytes = 0
+        self._wake: asyncio.Future[None] | None = None
+        self._wakes_at = 1
 
     def arrived(self, size: int) -> None:
         """Note that `size` bytes were gathered."""
         self._bytes += size
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
-        if self._bytes >= BATCH_BYTES and self._full is not None and not self._full.done():
-            self._full.set_result(None)
+        if self._bytes >= self._wakes_at:
+            self._nudge()
 
     async def join(self, ctx: TaskContext, call: "asyncio.Task[T]") -> T:
         """Wait for the call, storing what it produces; what is left at its end stays gathered."""
         loop = asyncio.get_running_loop()
+        call.add_done_callback(self._nudge)
         while not call.done():
-            self._arrived = loop.create_future()
-            if self._bytes:
-                self._arrived.set_result(None)
-            await _first(call, self._arrived)
+            await self._until(loop, 1)
             if call.done():
                 break
-            self._full = loop.create_future()
-            if self._bytes < BATCH_BYTES:
-                await _first(call, self._full, timeout_s=BATCH_MS / 1000)
+            timer = loop.call_later(BATCH_MS / 1000, self._nudge)
+            await self._until(loop, BATCH_BYTES)
+            timer.cancel()
             if call.done():
                 break
             self._bytes = 0
             await self._flush()
         return await ctx.join(call)
 
+    async def _until(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
+        """Sleep until `size` bytes are gathered, the call ended, or the timer fired."""
+        if self._bytes >= size:
+            return
+        self._wakes_at = size
+        self._wake = loop.create_future()
+        await self._wake
 
-async def _first(
-    call: "asyncio.Task[Any]", other: "asyncio.Future[None]", *, timeout_s: float | None = None
-) -> None:
-    await asyncio.wait({call, other}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    def _nudge(self, _: object = None) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)

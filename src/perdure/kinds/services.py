@@ -1,11 +1,12 @@
 """What the host hands to the kinds: ports, tools, settings and policy (seed 12.1)."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
 
 from msgspec import Struct
 
 from perdure.drive.context import TaskContext
-from perdure.drive.kind import TaskKind
 from perdure.errors import Rejected
 from perdure.kinds.content import ContentKind
 from perdure.kinds.permissions import Permissions
@@ -19,6 +20,7 @@ from perdure.records.addresses import (
     STREAM_OPTIONS,
     THINKING,
     TOOL_ORDER,
+    ConversationValue,
     settings_record,
 )
 from perdure.records.codec import decode, decode_json, digest, encode
@@ -28,6 +30,20 @@ from perdure.records.settings import ALL_TOOLS, GenerationSettings
 
 SystemPrompt = str | Callable[[], str | Awaitable[str]] | None
 """Text, or a function resolved for each request; never stored (GN-41)."""
+
+
+SETTINGS_KEPT_MAX: Final = 256
+"""Most captured settings kept in memory."""
+
+CAPTURED: Final[tuple[tuple[str, ConversationValue[Any]], ...]] = (
+    ("model", MODEL),
+    ("thinking", THINKING),
+    ("activeTools", ACTIVE_TOOLS),
+    ("toolOrder", TOOL_ORDER),
+    ("streamOptions", STREAM_OPTIONS),
+    ("retry", RETRY),
+)
+"""The settings a conversation has values for, by stored name (D31)."""
 
 
 class Services(Struct, frozen=True, kw_only=True):
@@ -47,8 +63,52 @@ class Services(Struct, frozen=True, kw_only=True):
     system_prompt: SystemPrompt
     contents: Mapping[str, ContentKind]
     projections: Projections
+    book: "SettingsBook"
     report: Callable[[BaseException, Seq | None], None]
-    extra_kinds: tuple[TaskKind, ...] = ()
+
+
+class SettingsBook:
+    """Captured settings by digest, and digests by what they were captured from; bounded."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._captured: OrderedDict[str, GenerationSettings] = OrderedDict()
+        self._digests: OrderedDict[tuple[bytes | None, ...], str] = OrderedDict()
+
+    def settings(self, key: str) -> GenerationSettings | None:
+        """Answer settings seen before."""
+        return self._captured.get(key)
+
+    def keep(self, key: str, settings: GenerationSettings) -> None:
+        """Keep settings under their digest."""
+        self._captured[key] = settings
+        if len(self._captured) > SETTINGS_KEPT_MAX:
+            self._captured.popitem(last=False)
+
+    def capture(
+        self, raws: tuple[bytes | None, ...], initial: GenerationSettings, tools: Iterable[str]
+    ) -> str:
+        """Answer the digest of the settings that six stored values and the host's make."""
+        key = self._digests.get(raws)
+        if key is None:
+            key = self._capture(raws, initial, tools)
+            self._digests[raws] = key
+            if len(self._digests) > SETTINGS_KEPT_MAX:
+                self._digests.popitem(last=False)
+        return key
+
+    def _capture(
+        self, raws: tuple[bytes | None, ...], initial: GenerationSettings, tools: Iterable[str]
+    ) -> str:
+        fields: dict[str, Any] = decode_json(encode(initial))
+        for (name, _), raw in zip(CAPTURED, raws, strict=True):
+            if raw is not None:
+                fields[name] = decode_json(raw)
+        if ALL_TOOLS in fields["activeTools"]:
+            fields["activeTools"] = list(tools)
+        key = digest({"v": 1, "settings": fields})
+        self.keep(key, decode(encode(fields), GenerationSettings))
+        return key
 
 
 async def capture_settings(
@@ -57,38 +117,30 @@ async def capture_settings(
     """Capture current settings for a new generation, stored once by digest; answers the digest.
 
     Each of the six conversation values that is unset falls back to the host's initial setting
-    (VL-29); `*` becomes the tools registered now (K44).
+    (VL-29); `*` becomes the tools registered now (K44). `model` is one this command writes itself.
     """
-    initial = services.initial
-    fields: dict[str, object] = decode_json(encode(initial))
-    for name, address in (
-        ("model", MODEL),
-        ("thinking", THINKING),
-        ("activeTools", ACTIVE_TOOLS),
-        ("toolOrder", TOOL_ORDER),
-        ("streamOptions", STREAM_OPTIONS),
-        ("retry", RETRY),
-    ):
+    raws: list[bytes | None] = []
+    for name, address in CAPTURED:
         if name == "model" and model is not None:
-            fields[name] = decode_json(encode(model))
-            continue
-        raw = await tx.get_raw(address.bind(conv_id))
-        if raw is not None:
-            fields[name] = decode_json(raw)
-    names = fields["activeTools"]
-    if isinstance(names, list) and ALL_TOOLS in names:
-        fields["activeTools"] = list(services.tools)
-    key = digest({"v": 1, "settings": fields})  # pyright: ignore[reportArgumentType] - decoded JSON
+            raws.append(encode(model))
+        else:
+            raw = await tx.get_raw(address.bind(conv_id))
+            raws.append(None if raw is None else bytes(raw))
+    key = services.book.capture(tuple(raws), services.initial, services.tools)
     address = settings_record(key)
     if await tx.get_raw(address) is None:
-        settings = decode(encode(fields), GenerationSettings)
-        tx.set_value(address, settings)
+        tx.set_value(address, services.book.settings(key))
     return key
 
 
-async def captured(ctx: TaskContext, key: str) -> GenerationSettings:
+async def captured(ctx: TaskContext, services: Services, key: str) -> GenerationSettings:
     """Read captured settings back."""
+    known = services.book.settings(key)
+    if known is not None:
+        return known
     raw = await ctx.line.value(settings_record(key).address())
     if raw is None:
         raise Rejected("invariant", f"captured settings {key} are missing from the store")
-    return decode(raw, GenerationSettings)
+    settings = decode(raw, GenerationSettings)
+    services.book.keep(key, settings)
+    return settings

@@ -25,9 +25,9 @@ from perdure.kinds.request import Asked
 from perdure.kinds.services import Services
 from perdure.kinds.states import GenerationState, PostToolsState, ToolState
 from perdure.line.command import Command
-from perdure.records.addresses import observed_window, settings_record, task_scope
+from perdure.records.addresses import Address, observed_window, settings_record, task_scope
 from perdure.records.codec import decode, to_raw
-from perdure.records.entries import EntryMeta
+from perdure.records.entries import EntryMeta, ModelId
 from perdure.records.messages import (
     AssistantMessage,
     AssistantPayload,
@@ -117,7 +117,7 @@ async def settle_answer(ctx: TaskContext, services: Services, answered: Answered
 
 
 async def _with_calls(tx: Command, task: Task, services: Services, answered: Answered) -> None:
-    """Assistant entry, one tool a call in source order, one join, usage, generation done (GN-11)."""
+    """Write the entry, one tool a call in source order, one join, usage, done (GN-11)."""
     state = generation_state(task)
     message = answered.message
     entry = assistant_entry(
@@ -239,7 +239,7 @@ async def settle_failure(
     await ctx.commit(build)
 
 
-async def _remember_window(tx: Command, window: int, address: Any) -> None:
+async def _remember_window(tx: Command, window: int, address: Address) -> None:
     """Keep the smaller of an observed window and what was observed before (GN-48)."""
     known = await tx.get_value(address, None)
     if known is None or window < known:
@@ -346,14 +346,10 @@ async def _aborted(
     await after_cancellation(tx, task, services)
 
 
-async def _model_of(tx: Command, state: GenerationState) -> Any:
-    from_settings = await tx.get_raw(_settings_address(state))
-    assert from_settings is not None
-    return decode(from_settings, GenerationSettings).model
-
-
-def _settings_address(state: GenerationState) -> Any:
-    return settings_record(state.settings).address()
+async def _model_of(tx: Command, state: GenerationState) -> ModelId:
+    raw = await tx.get_raw(settings_record(state.settings))
+    assert raw is not None
+    return decode(raw, GenerationSettings).model
 
 
 def _partial_entry(

@@ -100,7 +100,7 @@ class TaskMemos:
         return None if raw is None else decode_json(raw)
 
     async def set(self, key: str, value: JsonValue) -> None:
-        """Store a memo; durable when it returns. Raises Rejected `invariant` for what is not JSON."""
+        """Store a memo, durably; raises Rejected `invariant` for what is not JSON."""
 
         def build(tx: WorkingCommand) -> None:
             tx.set_value(self._ctx.scope.value(MEMO, key), value)

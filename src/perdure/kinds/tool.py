@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
-from perdure.drive.context import Interrupted, TaskContext
+from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
-from perdure.errors import InvalidArguments, PerdureError, ToolFailed
+from perdure.errors import Interrupted, InvalidArguments, PerdureError, ToolFailed
 from perdure.kinds.launching import LaunchedCalls
 from perdure.kinds.reader import ConversationView
 from perdure.kinds.services import Services

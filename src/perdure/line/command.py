@@ -319,7 +319,7 @@ class Command(_Buffer):
         if len(meta_json) > META_BYTES_MAX:
             raise Rejected(
                 "invariant",
-                f"the meta of a {kind} entry takes {len(meta_json)} bytes; at most {META_BYTES_MAX}",
+                f"the meta of a {kind} entry takes {len(meta_json)} bytes, over {META_BYTES_MAX}",
             )
         seq = self.mint()
         self.writes.append(

@@ -82,24 +82,29 @@ class KindTable:
 
 
 def _check_task_kind(facts: TaskFacts) -> None:
-    def refuse(fault: str) -> None:
-        raise Rejected("invariant", f"task kind {facts.name!r}: {fault}")
-
     if not facts.initials:
-        refuse("it has no initial status")
+        _refuse(facts, "it has no initial status")
     for status in facts.initials:
         if facts.roles.get(status) is None:
-            refuse(f"the initial status {status!r} has no role")
+            _refuse(facts, f"the initial status {status!r} has no role")
     for status, targets in facts.transitions.items():
-        if status not in facts.roles:
-            refuse(f"a transition leaves the unknown status {status!r}")
-        if facts.roles[status] is Role.TERMINAL and targets:
-            refuse(f"the terminal status {status!r} has outgoing transitions")
-        for target in targets - set(facts.roles):
-            refuse(f"a transition names the unknown status {target!r}")
+        _check_moves(facts, status, targets)
     for status, role in facts.roles.items():
         if role is not Role.TERMINAL and not facts.transitions.get(status):
-            refuse(f"the status {status!r} can never end")
+            _refuse(facts, f"the status {status!r} can never end")
+
+
+def _check_moves(facts: TaskFacts, status: str, targets: frozenset[str]) -> None:
+    if status not in facts.roles:
+        _refuse(facts, f"a transition leaves the unknown status {status!r}")
+    if facts.roles[status] is Role.TERMINAL and targets:
+        _refuse(facts, f"the terminal status {status!r} has outgoing transitions")
+    for target in targets - set(facts.roles):
+        _refuse(facts, f"a transition names the unknown status {target!r}")
+
+
+def _refuse(facts: TaskFacts, fault: str) -> None:
+    raise Rejected("invariant", f"task kind {facts.name!r}: {fault}")
 
 
 @lru_cache(maxsize=256)

@@ -1,21 +1,23 @@
 """The line: one command queue per session, and the only place that writes the journal (LN).
 
-A FIFO lock with an owner check; the builder runs in the caller's own asyncio task. After the
-builder returned, the line loads the rows its writes target, validates them in order, commits, lets
-residency adopt the result, delivers to listeners, and only then answers its caller.
+A FIFO lock; the builder runs in the caller's own asyncio task, and nested use is told by a context
+variable instead of a deadlock. After the builder returned, the line loads the rows its writes
+target, validates them in order, commits, lets residency adopt the result, delivers to listeners,
+and only then answers its caller.
 
 Invariants: no two commands interleave (LN-01); a caller resumes after delivery (LN-11); a failure
 after a command was decided faults the session and nothing is written any more (FT-01, FT-03).
 """
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, cast
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from perdure.errors import Closed, Faulted, PerdureError, Rejected
+from perdure.errors import Closed, Faulted, Rejected
 from perdure.line.command import Command, WorkingCommand
 from perdure.line.draft import Draft, Loaded
 from perdure.line.facts import KindTable
@@ -67,6 +69,24 @@ Listener: TypeAlias = Callable[[Delivery], None]
 PreviewListener: TypeAlias = Callable[[Preview], None]
 
 
+class _Visit:
+    """One command's time on the line; whatever runs inside it, in any asyncio task, can tell."""
+
+    __slots__ = ("_token", "line", "open")
+
+    def __init__(self, line: "Line") -> None:
+        self.line = line
+        self.open = True
+        self._token = _INSIDE.set(self)
+
+    def leave(self) -> None:
+        self.open = False
+        _INSIDE.reset(self._token)
+
+
+_INSIDE: Final[ContextVar[_Visit | None]] = ContextVar("perdure_line_visit", default=None)
+
+
 class Line:
     """Serialize commands over one storage."""
 
@@ -85,7 +105,7 @@ class Line:
         self._clock = clock
         self._report = report
         self._lock = asyncio.Lock()
-        self._owner: asyncio.Task[object] | None = None
+        self._visit: _Visit | None = None
         self._listeners: list[Listener] = []
         self._preview_listeners: list[PreviewListener] = []
         self._time_ms = 0
@@ -177,7 +197,7 @@ class Line:
             tx = Command(self, self._first(), kinds=self.kinds, host=host)
             try:
                 built = build(tx)
-                if inspect.isawaitable(built):
+                if built is not None:
                     await built
             finally:
                 tx.seal()
@@ -195,7 +215,7 @@ class Line:
             tx = WorkingCommand(self, self._first(), scope)
             try:
                 built = build(tx)
-                if inspect.isawaitable(built):
+                if built is not None:
                     await built
             finally:
                 tx.seal()
@@ -218,7 +238,8 @@ class Line:
 
     async def _enter(self) -> None:
         self.check_usable()
-        if self._owner is asyncio.current_task():
+        outer = _INSIDE.get()
+        if outer is not None and outer.open and outer.line is self:
             raise Rejected(
                 "nested_command",
                 "a command cannot be opened inside a command or a listener of the same session",
@@ -227,10 +248,12 @@ class Line:
         if self._fault is not None or self._sealed:
             self._lock.release()
             self.check_usable()
-        self._owner = asyncio.current_task()
+        self._visit = _Visit(self)
 
     def _leave(self) -> None:
-        self._owner = None
+        assert self._visit is not None
+        self._visit.leave()
+        self._visit = None
         self._lock.release()
 
     def _first(self) -> Seq:
@@ -248,7 +271,7 @@ class Line:
         self._time_ms = max(self._time_ms, self._clock.now_ms())
         commit = self._commit(writes, time_ms=self._time_ms)
         await self._load_joining(draft)
-        cancelled = await self._persist(commit, barrier=barrier)
+        await self._persist(commit, barrier=barrier)
         self._adopt(draft, commit)
         self._deliver(
             Delivery(
@@ -257,30 +280,21 @@ class Line:
                 tasks=tuple(draft.tasks.values()),
             )
         )
-        if cancelled is not None:
-            raise cancelled
 
-    async def _persist(self, commit: Commit, *, barrier: bool) -> asyncio.CancelledError | None:
-        """Commit; a cancelled caller still sees the batch through (ST-33)."""
-        work = asyncio.ensure_future(  # noqa: TID251 - joined just below, whatever happens to the caller
-            self._storage.commit(commit, barrier=barrier)
-        )
-        cancelled: asyncio.CancelledError | None = None
-        while not work.done():
-            try:
-                await asyncio.shield(work)
-            except asyncio.CancelledError as error:
-                cancelled = error
-            except PerdureError:
-                break
-            except Exception:  # noqa: BLE001 - looked at below, through the finished task
-                break
-        error = work.exception()
-        if error is None:
-            return cancelled
-        if isinstance(error, Rejected):
-            raise self.stop(Faulted(f"storage refused a validated commit: {error}", code="defect"))
-        raise self.stop(error) from error
+    async def _persist(self, commit: Commit, *, barrier: bool) -> None:
+        """Commit; whatever goes wrong from here on stops the session (FT-01)."""
+        try:
+            await self._storage.commit(commit, barrier=barrier)
+        except Rejected as error:
+            fault = Faulted(f"storage refused a validated commit: {error}", code="defect")
+            raise self.stop(fault) from error
+        except asyncio.CancelledError:
+            # Public calls are shielded; only close, after its grace, cancels a handler here, and
+            # what became of the batch is known when the session is opened again (D08).
+            self.stop(Faulted("a commit was cut off by the end of its handler"))
+            raise
+        except Exception as error:
+            raise self.stop(error) from error
 
     # Loading.
 
@@ -417,45 +431,77 @@ def _address(write: SetValue | DeleteValue) -> Address:
     )
 
 
+_Named: TypeAlias = tuple[dict[Seq, None], dict[Seq, None], dict[Seq, None]]
+
+
 def _targets(writes: Sequence[Write]) -> tuple[list[Seq], list[Seq], list[Seq]]:
     """Name the conversations, tasks and entries that writes refer to and do not create."""
-    made = {write.seq for write in writes}
-    conversations: dict[Seq, None] = {}
-    tasks: dict[Seq, None] = {}
-    entries: dict[Seq, None] = {}
+    named: _Named = ({}, {}, {})
     for write in writes:
         conv_id = getattr(write, "conv_id", UNSET)
-        if conv_id is not UNSET and conv_id not in made:
-            conversations[conv_id] = None
-        match write:
-            case InsertConversation(parent=parent, owner=owner, context=context):
-                if parent is not UNSET:
-                    conversations[parent.conv_id] = None
-                if owner is not UNSET:
-                    tasks[owner] = None
-                entries.update(dict.fromkeys(context))
-            case InsertEntry(through=through, ref=ref):
-                entries.update({seq: None for seq in (through, ref) if seq is not UNSET})
-            case InsertTask(at_entry=at_entry, spawned_by=spawned_by, after=after):
-                if at_entry is not UNSET:
-                    entries[at_entry] = None
-                if spawned_by is not UNSET:
-                    tasks[spawned_by] = None
-                tasks.update(dict.fromkeys(after))
-            case PatchTask(task_id=task_id, after=patched):
-                tasks[task_id] = None
-                if patched is not UNSET:
-                    tasks.update(dict.fromkeys(patched))
-            case SettleTask(task_id=task_id):
-                tasks[task_id] = None
-            case ResetContext(ids=ids):
-                entries.update(dict.fromkeys(ids))
-            case ReplaceContext(through=through):
-                entries[through] = None
-            case _:
-                pass
-    return (
-        list(conversations),
-        [seq for seq in tasks if seq not in made],
-        [seq for seq in entries if seq not in made],
+        if conv_id is not UNSET:
+            named[0][conv_id] = None
+        name = _NAMES.get(type(write))
+        if name is not None:
+            name(write, named)
+    made = {write.seq for write in writes}
+    conversations, tasks, entries = ([seq for seq in seqs if seq not in made] for seqs in named)
+    return conversations, tasks, entries
+
+
+def _name(into: dict[Seq, None], *seqs: Seq | UnsetType) -> None:
+    for seq in seqs:
+        if seq is not UNSET:
+            into[seq] = None
+
+
+def _named_by_conversation(write: InsertConversation, named: _Named) -> None:
+    if write.parent is not UNSET:
+        _name(named[0], write.parent.conv_id)
+    _name(named[1], write.owner)
+    _name(named[2], *write.context)
+
+
+def _named_by_entry(write: InsertEntry, named: _Named) -> None:
+    _name(named[1], write.written_by)
+    _name(named[2], write.through, write.ref)
+
+
+def _named_by_task(write: InsertTask, named: _Named) -> None:
+    _name(named[1], write.spawned_by, *write.after)
+    _name(named[2], write.at_entry)
+
+
+def _named_by_patch(write: PatchTask, named: _Named) -> None:
+    _name(named[1], write.task_id)
+    if write.after is not UNSET:
+        _name(named[1], *write.after)
+
+
+def _named_by_settle(write: SettleTask, named: _Named) -> None:
+    _name(named[1], write.task_id)
+
+
+def _named_by_reset(write: ResetContext, named: _Named) -> None:
+    _name(named[2], *write.ids)
+
+
+def _named_by_replace(write: ReplaceContext, named: _Named) -> None:
+    _name(named[2], write.through)
+
+
+_NAMES: Final = MappingProxyType(
+    cast(
+        "dict[type[Write], Callable[[Any, _Named], None]]",
+        {
+            InsertConversation: _named_by_conversation,
+            InsertEntry: _named_by_entry,
+            InsertTask: _named_by_task,
+            PatchTask: _named_by_patch,
+            SettleTask: _named_by_settle,
+            ResetContext: _named_by_reset,
+            ReplaceContext: _named_by_replace,
+        },
     )
+)
+"""What each kind of write refers to."""

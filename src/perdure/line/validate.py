@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from perdure.errors import Rejected, RejectionCode
 from perdure.line.draft import Draft
-from perdure.records.codec import EMPTY_OBJECT, decoder, merge_object
+from perdure.records.codec import decoder, to_raw
 from perdure.records.context_list import ContextList
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
@@ -38,6 +38,8 @@ from perdure.records.writes import (
     SetValue,
     Write,
 )
+
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def validate(draft: Draft, writes: Sequence[Write]) -> None:
@@ -280,16 +282,19 @@ def _moved(draft: Draft, task: Task, status: str, *, terminal: bool) -> None:
 
 
 def _merged(draft: Draft, task: Task, write: PatchTask | SettleTask) -> msgspec.Raw:
+    """Answer the state with a patch's fields set and its `unset` ones removed (TK-13, TK-14)."""
     if write.state_json is UNSET and not write.unset:
         return task.state_json
-    patch = EMPTY_OBJECT if write.state_json is UNSET else write.state_json
-    merged = merge_object(task.state_json, patch, write.unset)
     facts = draft.facts(task.kind)
-    unknown = {*decoder(dict[str, msgspec.Raw]).decode(patch), *write.unset} - set(
-        facts.state.__struct_encode_fields__
-    )
+    patch = {} if write.state_json is UNSET else _FIELDS.decode(write.state_json)
+    unknown = {*patch, *write.unset}.difference(facts.state.__struct_encode_fields__)
     if unknown:
         _refuse(f"a {task.kind} task has no state fields {sorted(unknown)!r}")
+    fields = _FIELDS.decode(task.state_json)
+    fields.update(patch)
+    for name in write.unset:
+        fields.pop(name, None)
+    merged = to_raw(fields)
     _check_state(task.kind, merged, facts.state)
     return merged
 
