@@ -95,7 +95,7 @@ class SqliteSessions:
     ) -> None:
         if durability not in ("power", "process"):
             refuse(f"the durability {durability!r} is not one of 'power' and 'process'")
-        self._path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would touch the disk
+        self._path = Path(path)
         self._power = durability == "power"
         self._busy_ms = int(busy_seconds * 1000)
         self._clock = clock
@@ -181,8 +181,7 @@ class SqliteSessions:
         return find(conn, name)
 
     def _lock_path(self, sid: str) -> Path:
-        # The real path: a link or another spelling of the file meets the same lock (SN-11).
-        real = self._path.resolve()
+        real = self._writing().path
         return real.with_name(f"{real.name}.{sid}.lock")
 
     def _claim(

@@ -126,6 +126,7 @@ class Reader:
             self._conn = None
 
     def _run(self) -> None:
+        self._path = self._path.resolve()
         while (first := self._jobs.get()) is not None:
             batch = take_batch(self._jobs, first)
             done = [job for job in batch if job is not None]

@@ -79,7 +79,7 @@ class Writer:
     """The writing thread of one container file."""
 
     def __init__(self, path: Path, *, busy_ms: int, power: bool) -> None:
-        self._path = path
+        self.path = path
         self._busy_ms = busy_ms
         self._power = power
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
@@ -129,6 +129,8 @@ class Writer:
         return result
 
     def _run(self) -> None:
+        # The real path: a link or another spelling of the file meets the same locks (SN-11).
+        self.path = self.path.resolve()
         running = True
         while running:
             first = self._next()
@@ -223,7 +225,7 @@ class Writer:
         self._wal_bytes += COMMIT_WAL_BYTES + len(job.text)
 
     def _fail(self, jobs: Sequence[CommitJob], error: Exception) -> None:
-        reason = translated(error, "committing", self._path)
+        reason = translated(error, "committing", self.path)
         if isinstance(reason, StorageBusy):
             reason = Faulted(str(reason))
         for job in jobs:
@@ -232,11 +234,11 @@ class Writer:
     def _connection(self) -> sqlite3.Connection:
         if self._conn is None:
             try:
-                create_private(self._path)
-                conn = open_writer(self._path, self._busy_ms)
-                prepare_container(conn, self._path)
+                create_private(self.path)
+                conn = open_writer(self.path, self._busy_ms)
+                prepare_container(conn, self.path)
             except (sqlite3.Error, sqlite3.Warning, OSError) as error:
-                raise translated(error, "opening", self._path) from error
+                raise translated(error, "opening", self.path) from error
             self._conn = conn
         return self._conn
 
