@@ -130,25 +130,29 @@ def check_responses(items: object) -> None:
     if not isinstance(items, list) or not items:
         _refuse("no input")
     known = cast("list[Body]", items)
-    asked: list[str] = []
-    answered: list[str] = []
+    waiting: list[str] = []
     for index, item in enumerate(known):
         kind = item.get("type", "message")
         if kind == "function_call":
             _arguments(item.get("arguments"))
-            asked.append(item["call_id"])
+            waiting.append(item["call_id"])
         elif kind == "function_call_output":
-            if item["call_id"] not in asked or item["call_id"] in answered:
-                _refuse(f"output {item['call_id']!r} answers no open call")
-            answered.append(item["call_id"])
+            if item["call_id"] not in waiting[:1]:
+                _refuse(f"output {item['call_id']!r} answers none of {waiting} in order")
+            waiting.pop(0)
         elif kind == "reasoning":
-            after = known[index + 1] if index + 1 < len(known) else None
-            if after is None or after.get("role") == "user" or "output" in after:
-                _refuse(f"reasoning item {item.get('id')!r} has nothing after it")
+            _check_reasoning(item, known[index + 1 :])
         elif item.get("content") in (None, "", []):
             _refuse("a message is empty")
-    if asked != answered:
-        _refuse(f"calls {asked} are answered as {answered}")
+        elif item.get("role") == "user" and waiting:
+            _refuse(f"calls {waiting} are not answered before the next user message")
+    if waiting:
+        _refuse(f"calls {waiting} are never answered")
+
+
+def _check_reasoning(item: Body, after: Sequence[Body]) -> None:
+    if not after or after[0].get("role") == "user" or "output" in after[0]:
+        _refuse(f"reasoning item {item.get('id')!r} has nothing after it")
 
 
 def check_anthropic(body: Body) -> None:
