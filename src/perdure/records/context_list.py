@@ -71,11 +71,9 @@ class ContextList(Sequence[Seq]):
 
     def append(self, ids: Iterable[Seq]) -> "ContextList":
         """Answer the list with `ids` after its last id."""
-        # A copy first: `ids` may be this list, and extending must not chase its own tail.
-        added = tuple(ids)
         longest = len(self._ids) == self._length
         store = self._ids if longest else _Store(self._own())
-        store.extend(added)
+        store.extend(ids)
         return ContextList(store)
 
     def replace(self, through: Seq, head: Seq) -> "ContextList":

@@ -51,6 +51,7 @@ def test_addresses_are_equal_by_lifetime_kind_namespace_and_key() -> None:
 def test_tokens_are_equal_by_content() -> None:
     made = [kind(*name) for kind in TOKENS for name in [("my",), ("my", "a"), ("other",)]]
     assert len(set(made)) == 12
+    assert all((made[a] == made[b]) == (a == b) for a in range(12) for b in range(12))
     assert SessionValue[int]("my", "a") == SessionValue[str]("my", "a")
     assert SessionValue("my") != "my"
     assert addresses._CoreConversationValue("perdure.model") == addresses.MODEL
