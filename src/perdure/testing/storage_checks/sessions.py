@@ -6,7 +6,7 @@ from perdure.records.seqs import Seq
 from perdure.records.sessions import SessionInfo
 from perdure.testing.storage_lab import SESSION_NAME, Lab, fails, journal
 
-NAMES = ["A", "a", "x", "x_2", "é", "e\u0301", "con", "..", "a/../../b", "/abs", "\U0001f600", "-"]
+NAMES = ("A", "a", "x", "x_2", "é", "e\u0301", "con", "..", "a/../../b", "/abs", "\U0001f600", "-")
 
 
 async def infos(sessions: Sessions) -> dict[str, SessionInfo]:
