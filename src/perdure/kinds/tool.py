@@ -86,6 +86,10 @@ class ToolCall:
         """Take the host's services."""
         self._services = services
         self._launched = LaunchedCalls(services)
+        # Asked once a tool: telling by a protocol what a tool can do costs more than a small call.
+        self._launching = {
+            name: tool for name, tool in services.tools.items() if isinstance(tool, LaunchingTool)
+        }
 
     def hold(self, task: Task) -> Hold:
         """Answer nothing: only its dependencies hold it."""
@@ -215,7 +219,7 @@ class ToolCall:
         facts: dict[str, Any] = {"replay": tool.replay}
         if changed:
             facts["args"] = args
-        launching = isinstance(tool, LaunchingTool)
+        launching = tool.name in self._launching
         if launching:
             facts["launch"] = self._launched.place(ctx)
         # The intent of an effect not declared safe is on disk before the effect (BR-02).
@@ -229,7 +233,9 @@ class ToolCall:
             ):
                 if launching:
                     launch: LaunchRef = facts["launch"]
-                    result = await self._launched.run(ctx, tool, context, args, launch)
+                    result = await self._launched.run(
+                        ctx, self._launching[tool.name], context, args, launch
+                    )
                 else:
                     result = await self._execute(ctx, tool, context, args)
         except Interrupted as interruption:

@@ -15,6 +15,8 @@ class TaskFacts(Struct, frozen=True, kw_only=True):
 
     `exchange_root`: a generation; what it spawns is foreground. `answers_call`: while such a task
     of an exchange lives, its call is unresolved. `open_request`: statuses with a request in flight.
+    `wakes`: kinds of tasks that wait for one of this kind; its settlement moves the task it was
+    spawned for in the same commit, if that one still waits (TK-23).
     """
 
     name: str
@@ -25,6 +27,7 @@ class TaskFacts(Struct, frozen=True, kw_only=True):
     exchange_root: bool = False
     answers_call: bool = False
     open_request: frozenset[str] = frozenset()
+    wakes: frozenset[str] = frozenset()
 
 
 class ContentFacts(Struct, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ def validate(draft: Draft, writes: Sequence[Write]) -> None:
         _RULES[type(write)](draft, write)
     _check_placements(draft)
     _check_answers(draft)
+    _check_wakes(draft)
 
 
 def _refuse(message: str, code: RejectionCode = "invariant") -> NoReturn:
@@ -190,6 +191,19 @@ def _check_answers(draft: Draft) -> None:
         task = draft.task(task_id)
         if task is not None and draft.is_live(task):
             _refuse(f"task {task_id} wrote its result without settling")
+
+
+def _check_wakes(draft: Draft) -> None:
+    """Refuse a settlement that leaves the task it wakes asleep (TK-23)."""
+    for task in draft.tasks.values():
+        wakes = draft.facts(task.kind).wakes
+        if not wakes or task.spawned_by is UNSET or draft.is_live(task):
+            continue
+        waiter = draft.task(task.spawned_by)
+        if waiter is not None and waiter.kind in wakes:
+            role = draft.kinds.role(waiter.kind, waiter.status)
+            if role is Role.WAITING and waiter.abort_requested is UNSET:
+                _refuse(f"task {task.id} settled and left task {waiter.id} waiting for it")
 
 
 # Tasks.

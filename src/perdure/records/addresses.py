@@ -4,6 +4,7 @@ A token binds namespace and key once. Two addresses are equal when class, lifeti
 namespace and key are equal; keys compare by UTF-8 bytes, which is code-point order.
 """
 
+from functools import lru_cache
 from typing import Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 from msgspec import UNSET, Struct, UnsetType
@@ -47,7 +48,8 @@ class _Token(Generic[T]):
     _core: bool = False
 
     def __init__(self, namespace: str, key: str = "") -> None:
-        _check_name(namespace, key)
+        if not self._core:
+            _check_name(namespace, key)
         if not self._core and (namespace == "perdure" or namespace.startswith("perdure.")):
             raise Rejected(
                 "invariant", f"the namespace {namespace!r} is reserved; use one of your own"
@@ -158,6 +160,7 @@ class WorkingScope(Struct, frozen=True):
         return Address(kind="list", namespace=namespace, key=key, working_scope=self.id)
 
 
+@lru_cache(maxsize=1024)
 def task_scope(task_id: Seq) -> WorkingScope:
     """Name a task's working scope; a convention that nothing parses (WS-13)."""
     return WorkingScope(str(task_id))
