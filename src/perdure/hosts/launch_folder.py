@@ -54,7 +54,7 @@ class LaunchFolder:
 
     def make(self) -> None:
         """Make the folder and what lies above it, private whatever the umask (SX-06)."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._root.parent.mkdir(parents=True, exist_ok=True)
         at = self._root
         for part in ("", *self._parts):
             at = at / part

@@ -25,6 +25,7 @@ from perdure.hosts.supervisor import (
     send,
     start_of,
 )
+from perdure.hosts.supervisor import __file__ as supervisor_file
 
 
 class SupervisorPid(Struct, frozen=True):
@@ -104,6 +105,19 @@ def ask_members(identity: Identity, asked: set[ProcessFacts]) -> None:
             # A stopped process takes its TERM only once it goes on.
             send(one, signal.SIGCONT)
             asked.add(one)
+
+
+def end_supervisor_of(folder: str) -> None:
+    """Kill the supervisor that was started for a launch folder (Linux): its last argument."""
+    if sys.platform != "linux":
+        return
+    for one in all_processes():
+        try:
+            argv = Path(f"/proc/{one.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if argv[-3:-1] == [os.fsencode(supervisor_file), os.fsencode(folder)]:
+            send(one, signal.SIGKILL)
 
 
 def _is_marked(pid: int, nonce: str) -> bool:

@@ -12,13 +12,20 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from perdure.hosts import supervisor
 from perdure.hosts.launch_folder import LaunchFolder
-from perdure.hosts.process_table import Identity, ask_members, end_members, supervisor_pid
+from perdure.hosts.process_table import (
+    Identity,
+    ask_members,
+    end_members,
+    end_supervisor_of,
+    supervisor_pid,
+)
 from perdure.hosts.supervisor import ProcessFacts
 from perdure.ports import Threads
 from perdure.records.launches import Exited, LaunchRef, LaunchSpec, Lost, NeverRan, Running
@@ -52,7 +59,7 @@ class LocalProcesses:
         self._root = Path(root)
         self._threads = threads
         self._python = python
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._children: dict[str, int] = {}
 
     @property
     def adopts(self) -> bool:
@@ -116,10 +123,12 @@ class LocalProcesses:
             child = self._start_supervisor(folder, spec)
         except OSError as error:
             return _never_started(f"no supervisor could be started: {error}")
-        self._children[spec.ref.dir] = child
+        self._children[spec.ref.dir] = child.pid
         assert child.stdout is not None
         with child.stdout:
             _is_readable(child.stdout.fileno(), START_S_MAX)
+        # From here on `_reap` collects it: a harness may end before its commands do.
+        child.returncode = 0
         identity = folder.identity()
         if identity is not None:
             return Running(pid=identity.pid, identity=identity.identity)
@@ -138,7 +147,7 @@ class LocalProcesses:
 
     def _not_ready(self, ref: LaunchRef) -> Exited:
         """Settle a start that gave no identity: end the supervisor, then ask the files."""
-        self._end_supervisor(ref)
+        end_supervisor_of(str(LaunchFolder(self._root, ref).path.absolute()))
         self._reap(ref)
         found = self._reconcile(ref)
         if isinstance(found, Exited):
@@ -164,7 +173,8 @@ class LocalProcesses:
                     folder.revoke()
                     return NeverRan()
             if time.monotonic() > deadline:
-                self._end_supervisor(ref)
+                # It holds the lock and stands still before the gate: nothing has run yet.
+                end_supervisor_of(str(folder.path.absolute()))
             time.sleep(_STEP_S)
 
     def _of_identity(
@@ -240,14 +250,10 @@ class LocalProcesses:
 
     def _reap(self, ref: LaunchRef) -> None:
         """Collect our own ended child, so that no zombie stays while this harness lives."""
-        child = self._children.pop(ref.dir, None)
-        if child is not None:
-            child.wait()
-
-    def _end_supervisor(self, ref: LaunchRef) -> None:
-        child = self._children.get(ref.dir)
-        if child is not None:
-            child.kill()
+        pid = self._children.pop(ref.dir, None)
+        if pid is not None:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
     def _forget(self, ref: LaunchRef) -> None:
         folder = LaunchFolder(self._root, ref)
