@@ -1,14 +1,11 @@
 """What became of each accepted input: the input record and its public reading (D01, D02)."""
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from perdure.errors import Rejected
-from perdure.records.codec import decode_json, digest, encode
 from perdure.records.entries import Entry
-from perdure.records.messages import AssistantMessage, MessageError, UserMessage
+from perdure.records.messages import AssistantMessage, MessageError
 from perdure.records.names import stored, stored_as
 from perdure.records.seqs import Seq
 
@@ -20,10 +17,6 @@ InputState: TypeAlias = Literal[
 FINAL_STATES: Final[frozenset[InputState]] = frozenset(
     {"answered", "stopped", "failed", "aborted", "withdrawn", "placed"}
 )
-
-
-REQUEST_KEY_BYTES_MAX: Final = 512
-"""Longest request key, in UTF-8 bytes (D02)."""
 
 
 class InputRecord(Struct, frozen=True, kw_only=True, rename=stored):
@@ -77,32 +70,3 @@ class InputResult(Struct, frozen=True, kw_only=True, rename=stored_as(input_id="
     def text(self) -> str:
         """Answer the message's text, or "" when there is none."""
         return self.message.text if self.message is not None else ""
-
-
-def check_request_key(request_id: str) -> None:
-    """Refuse a request key that is not 1 to 512 bytes of clean text (D02).
-
-    Raises:
-        Rejected: `invariant`, with what is wrong.
-    """
-    try:
-        size = len(request_id.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 0 < size <= REQUEST_KEY_BYTES_MAX or "\x00" in request_id:
-        raise Rejected(
-            "invariant",
-            f"the request key {request_id[:80]!r}; a key has 1 to {REQUEST_KEY_BYTES_MAX} bytes "
-            f"of text without NUL or lone surrogates",
-        )
-
-
-def input_digest(conv_id: Seq, verb: str, messages: Sequence[UserMessage]) -> str:
-    """Answer the digest that tells a repeated request from another one under its key (D02).
-
-    It covers conversation, verb and the normalized messages, and not their times.
-    """
-    content: list[Any] = decode_json(encode(messages))
-    for message in content:
-        message.pop("timestamp", None)
-    return digest({"v": 1, "conv": conv_id, "verb": verb, "content": content})
