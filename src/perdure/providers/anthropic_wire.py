@@ -1,5 +1,6 @@
 """Anthropic's messages wire."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -15,6 +16,9 @@ from perdure.providers.config import Provider, ProviderConfig, check_config, tls
 from perdure.providers.pydantic_ai import LEVELS, Pricing, PydanticAiModels
 from perdure.records.models import ModelRequest
 from perdure.records.settings import ThinkingLevel
+
+THINKERS: Final = re.compile(r"claude-(?:3-7-|[a-z]+-[4-9])")
+"""Names of models that think: the server refuses a thinking budget for any other (PV-10)."""
 
 NO_THINKING: Final[ThinkingLevel] = "off"
 
@@ -77,6 +81,10 @@ class AnthropicWire:
     def settings(self, request: ModelRequest, options: Mapping[str, Any]) -> dict[str, Any]:
         """Let the server move its cache mark along; the mark is no part of any message (PV-19)."""
         return {"anthropic_cache": True}
+
+    def thinks(self, model: Model[Any]) -> bool:
+        """Say whether the name is one of the thinking families; the library believes any name."""
+        return THINKERS.match(model.model_name) is not None
 
     def fitting_level(self, level: ThinkingLevel, model: Model[Any], limit: int) -> ThinkingLevel:
         """Lower a level until its budget is below the output limit (PV-10)."""

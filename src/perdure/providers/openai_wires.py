@@ -178,6 +178,10 @@ class OpenAiWire:
                 settings["openai_reasoning_summary"] = "auto"
         return settings
 
+    def thinks(self, model: Model[Any]) -> bool:
+        """Say what the library knows: it would drop a level of any other model in silence."""
+        return bool(model.profile.get("supports_thinking"))
+
     def fitting_level(self, level: ThinkingLevel, model: Model[Any], limit: int) -> ThinkingLevel:
         """Answer the level: OpenAI's efforts have no budget that a limit could exceed."""
         return level

@@ -32,6 +32,9 @@ from perdure.records.settings import ThinkingLevel
 LEVELS: Final[tuple[ThinkingLevel, ...]] = ("minimal", "low", "medium", "high", "xhigh", "max")
 """Levels a thinking model takes; the vendor library maps each to what the model knows."""
 
+DEFERRING: Final = frozenset({"openai-responses"})
+"""Wires that can answer later (PV-26)."""
+
 OPTIONS: Final[Mapping[str, type | tuple[type, ...]]] = MappingProxyType(
     {
         "max_tokens": int,
@@ -81,6 +84,10 @@ class Wire(Protocol):
 
     def settings(self, request: ModelRequest, options: Mapping[str, Any]) -> dict[str, Any]:
         """Answer the settings that only this vendor knows."""
+        ...
+
+    def thinks(self, model: Model[Any]) -> bool:
+        """Say whether a model is known to think (PV-10)."""
         ...
 
     def fitting_level(self, level: ThinkingLevel, model: Model[Any], limit: int) -> ThinkingLevel:
@@ -133,8 +140,9 @@ class PydanticAiModels:
                 f"the provider {model.provider!r} of {str(model)!r} is unknown here; "
                 f"this adapter answers for {self._provider.name!r}",
             )
-        profile: Mapping[str, Any] = self._wire.model(model.model_id, "unused").profile
-        thinks = self._config.thinking or bool(profile.get("supports_thinking"))
+        made = self._wire.model(model.model_id, None)
+        profile: Mapping[str, Any] = made.profile
+        thinks = self._config.thinking or self._wire.thinks(made)
         images = self._config.images
         known = profile.get("anthropic_max_output_tokens")
         return ModelInfo(
@@ -145,7 +153,7 @@ class PydanticAiModels:
             if images is not None
             else bool(profile.get("supports_image_input", True)),
             thinking=("off", *LEVELS) if thinks else (),
-            deferred=self._provider.api == "openai-responses",
+            deferred=self._provider.api in DEFERRING,
         )
 
     async def _window(self, model: ModelId, profile: Mapping[str, Any]) -> int | None:
@@ -201,6 +209,10 @@ class PydanticAiModels:
         """
         key = await resolve_key(self._provider, self._config, request.model)
         options = _options(request)
+        if options.get("background") and self._provider.api not in DEFERRING:
+            raise ProviderError(
+                "invalid_request", f"{request.model} cannot answer later; drop 'background'"
+            )
         model = self._wire.model(request.model.model_id, key)
         home = self.home(request.model)
         settings: dict[str, Any] = {"max_retries": 0, **self._wire.settings(request, options)}
@@ -235,7 +247,7 @@ class PydanticAiModels:
     def _thinking(
         self, request: ModelRequest, model: Model[Any], options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        thinks = self._config.thinking or bool(model.profile.get("supports_thinking"))
+        thinks = self._config.thinking or self._wire.thinks(model)
         if request.thinking == "off":
             return {"thinking": False} if thinks else {}
         if not thinks:

