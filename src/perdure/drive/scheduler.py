@@ -83,6 +83,7 @@ class Scheduler:
         self._closing = False
         self._stop_listening = line.listen(self._on_commit)
         self._stop_slots = limits.on_release(self._wake.set)
+        line.listen_faults(self._fail_drives)
 
     # Driving.
 
@@ -155,6 +156,8 @@ class Scheduler:
                 self._fail_drives()
 
     def _fail_drives(self) -> None:
+        """Tell every driver why the session stopped, and signal what still runs (FT-06)."""
+        self._wake.set()
         for claim in self._claims.values():
             claim.fire("close")
         for drive in self._drives:
@@ -356,6 +359,8 @@ class Scheduler:
                 drive.answer.set_result(DriveResult(outcome=DriveOutcome.CLOSED))
         self._drives.clear()
         self._wake.set()
+        if self._loop is not None:
+            await self._loop
         claims = list(self._claims.values())
         for claim in claims:
             claim.fire("close")

@@ -18,7 +18,7 @@ from perdure.harness.cancellation import AbortReport, abort
 from perdure.harness.core import Core
 from perdure.harness.results import is_final, read_result
 from perdure.line.command import Command
-from perdure.records.addresses import ConversationList, ConversationValue
+from perdure.records.addresses import Address, ConversationList, ConversationValue
 from perdure.records.codec import decode_json
 from perdure.records.conversations import ConversationState, QueueMode
 from perdure.records.entries import Entry
@@ -105,7 +105,7 @@ class Conversation:
         self, address: ConversationValue[Any], default: T, *, as_of: Seq | None = None
     ) -> Any | T:
         """Answer the value at an address, or `default`; inherited ones included."""
-        bound = address.bind(self.id)
+        bound = self._at(address, ConversationValue)
         if as_of is None:
             raw = await self._core.line.value(bound)
         else:
@@ -115,33 +115,37 @@ class Conversation:
 
     async def set_value(self, address: ConversationValue[Any], value: object) -> None:
         """Set a value: a new immutable version."""
-        await self._host(lambda tx: _ignore(tx.set_value(address.bind(self.id), value)))
+        bound = self._at(address, ConversationValue)
+        await self._host(lambda tx: _ignore(tx.set_value(bound, value)))
 
     async def delete_value(self, address: ConversationValue[Any]) -> None:
         """Delete a value: a tombstone that masks inherited versions too."""
-        await self._host(lambda tx: tx.delete_value(address.bind(self.id)))
+        bound = self._at(address, ConversationValue)
+        await self._host(lambda tx: tx.delete_value(bound))
 
     async def append_list(
         self, address: ConversationList[Any], value: object, *, tag: str | None = None
     ) -> Seq:
         """Append one immutable element; answers its seq."""
         seqs: list[Seq] = []
-        await self._host(
-            lambda tx: seqs.append(tx.append_list(address.bind(self.id), value, tag=tag))
-        )
+        bound = self._at(address, ConversationList)
+        await self._host(lambda tx: seqs.append(tx.append_list(bound, value, tag=tag)))
         return seqs[0]
 
     async def read_list(
         self, address: ConversationList[Any], page: ListPage
     ) -> Sequence[ListElement]:
         """Answer a page of a list, inherited ranges included."""
-        return await self._core.storage.elements(address.bind(self.id), page)
+        return await self._core.storage.elements(self._at(address, ConversationList), page)
 
     async def command(
         self, build: Callable[[Command], Awaitable[None] | None], *, barrier: bool = False
     ) -> bool:
-        """Run one command of host code; True after a commit."""
-        return await self._core.submit(build, barrier=barrier, host=True)
+        """Run one command of host code; True after a commit.
+
+        Unbound conversation tokens in it belong to this conversation (LN-18).
+        """
+        return await self._core.submit(build, barrier=barrier, host=True, conv_id=self.id)
 
     async def configure(
         self,
@@ -196,6 +200,14 @@ class Conversation:
             tx.reset_context(self.id, ids)
 
         await self._core.submit(build)
+
+    def _at(
+        self, token: ConversationValue[Any] | ConversationList[Any], kind: type[object]
+    ) -> Address:
+        """Bind a token of this kind; raises Rejected `invariant` for any other (VL-04)."""
+        if not isinstance(token, kind):
+            raise Rejected("invariant", f"{token!r} is no {kind.__name__}")
+        return token.bind(self.id)
 
     async def _host(self, build: Callable[[Command], None]) -> None:
         await self._core.submit(build, host=True)

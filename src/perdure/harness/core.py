@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from perdure.drive.scheduler import Scheduler
 from perdure.errors import Rejected
+from perdure.harness.usage import UsageReader
 from perdure.kinds.services import Services
 from perdure.line.line import Build, Delivery, Line
 from perdure.ports import Storage
@@ -32,10 +35,12 @@ class Core:
         self.scheduler = scheduler
         self.storage = storage
         self.services = services
+        self.usage = UsageReader(storage)
         self._new_model = new_model
         self._changed: asyncio.Future[None] | None = None
         self._kept: set[asyncio.Task[Any]] = set()
         line.listen(self._on_commit)
+        line.listen_faults(self.wake)
 
     def take_model(self) -> ModelId | None:
         """Answer the model to write with this acceptance, once."""
@@ -57,9 +62,18 @@ class Core:
         if delivery.scope is None:
             self.wake()
 
-    async def submit(self, build: Build, *, barrier: bool = False, host: bool = False) -> bool:
+    async def submit(
+        self,
+        build: Build,
+        *,
+        barrier: bool = False,
+        host: bool = False,
+        conv_id: Seq | UnsetType = UNSET,
+    ) -> bool:
         """Run one command for a caller who may be cancelled: the command itself is not (ST-33)."""
-        return await self.shielded(self.line.submit(build, barrier=barrier, host=host))
+        return await self.shielded(
+            self.line.submit(build, barrier=barrier, host=host, conv_id=conv_id)
+        )
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work to its end whatever becomes of the caller."""

@@ -6,7 +6,7 @@ it creates the root conversation with its initial values in one command (OP-02).
 
 from collections.abc import Awaitable, Callable, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import UNSET
 
@@ -26,12 +26,14 @@ from perdure.kinds.services import Services, SettingsBook
 from perdure.kinds.tool import ToolCall
 from perdure.line.command import Command, WorkingCommand
 from perdure.line.facts import KindTable
-from perdure.line.line import Line, PreviewListener
+from perdure.line.line import Line, Listener, PreviewListener
 from perdure.ports import Storage
 from perdure.records.addresses import (
     ACTIVE_TOOLS,
     MODEL,
+    REFUSED,
     THINKING,
+    Address,
     SessionList,
     SessionValue,
     WorkingScope,
@@ -48,11 +50,14 @@ from perdure.records.sessions import (
 )
 from perdure.records.settings import ALL_TOOLS
 from perdure.records.tasks import Role
+from perdure.records.usage import UsageTotals
 from perdure.records.writes import Commit
 
 T = TypeVar("T")
 
-CLOSE_GRACE_S = 30.0
+REFUSED_PAGE: Final = 1_000
+
+CLOSE_GRACE_S: Final = 30.0
 """How long close waits for running handlers (D08)."""
 
 
@@ -82,6 +87,7 @@ class Harness:
         await line.hydrate()
         _check_live(line, kinds)
         await _check_content(line, storage, options)
+        await _load_refused(storage, services)
         root_id = await _root(line, storage, services)
         scheduler = Scheduler(
             line,
@@ -143,6 +149,10 @@ class Harness:
         """Call `listener` with streamed frames and progress; answers the way out."""
         return self._core.line.listen_previews(listener)
 
+    def on_commit(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` after every commit, in commit order; answers the way out."""
+        return self._core.line.listen(listener)
+
     # Commands, values, the journal.
 
     async def command(
@@ -155,7 +165,7 @@ class Harness:
         self, scope: WorkingScope, build: Callable[[WorkingCommand], Awaitable[None] | None]
     ) -> bool:
         """Run one command of a working scope; True after a commit."""
-        return await self._core.shielded(self._core.line.submit_working(scope, build))
+        return await self._core.shielded(self._core.line.submit_working(scope, build, host=True))
 
     async def get_value(self, address: SessionValue[Any], default: T) -> Any | T:
         """Answer a session value, or `default` when nothing is stored."""
@@ -193,6 +203,10 @@ class Harness:
     async def boundary_at(self, time_ms: int) -> Seq:
         """Answer the newest boundary at or before a wall time (TI-04)."""
         return await self._core.storage.boundary_at(time_ms)
+
+    async def usage_totals(self, conv_id: Seq | None = None) -> UsageTotals:
+        """Answer what a conversation, or the session, used; unknown attempts apart (US-10)."""
+        return await self._core.usage.totals(conv_id)
 
     # Closing.
 
@@ -290,6 +304,22 @@ async def _check_content(line: Line, storage: Storage, options: HarnessOptions) 
             + "; ".join(f"{kind!r}: {ids}" for kind, ids in unknown.items())
             + "; register the kind, or open with unknown_content='skip'",
         )
+
+
+async def _load_refused(storage: Storage, services: Services) -> None:
+    """Learn which parts providers refused, so that no request sends them again (K15)."""
+    prefix = Address(kind="value", namespace=REFUSED)
+    after: str | None = None
+    while True:
+        page = await storage.scan_values(prefix, after=after, limit=REFUSED_PAGE)
+        for stored in page:
+            entry, _, part = stored.key.partition(".")
+            services.projections.refuse(
+                Seq(int(entry)), int(part), decode(stored.value_json, dict[str, str])
+            )
+        if len(page) < REFUSED_PAGE:
+            return
+        after = page[-1].key
 
 
 async def _root(line: Line, storage: Storage, services: Services) -> Seq:

@@ -16,9 +16,10 @@ from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
 from perdure.errors import Interrupted, PerdureError, ProviderError
 from perdure.kinds.exchange import record_usage
+from perdure.kinds.polling import poll_delay_ms
 from perdure.kinds.pump import Pump
+from perdure.kinds.refusals import refused_part_of
 from perdure.kinds.request import Asked, build_request
-from perdure.kinds.retry import Backoff
 from perdure.kinds.services import Services, captured
 from perdure.kinds.settlement import (
     Answered,
@@ -36,8 +37,9 @@ from perdure.records.addresses import FRAMES
 from perdure.records.codec import decode
 from perdure.records.conversations import ConversationState
 from perdure.records.frames import DeltaFrame, Frame, FrameBatch, FrameReducer
-from perdure.records.messages import Part, Usage
+from perdure.records.messages import MessageError, Part, Usage
 from perdure.records.models import DeferredHandle, ModelOutcome, ModelRequest
+from perdure.records.retry import TryAgain, as_provider_error, decide_retry
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage
 from perdure.records.settings import GenerationSettings
@@ -91,7 +93,6 @@ class Generation:
     def __init__(self, services: Services) -> None:
         """Take the host's services."""
         self._services = services
-        self._backoff = Backoff(services.session_id)
 
     def hold(self, task: Task) -> Hold:
         """Answer the stored wait, and the poll permit deferred work needs (SC-08)."""
@@ -124,12 +125,13 @@ class Generation:
             await self._still_deferred(ctx, state, state.deferred)
             return
         parts = await self._stored_parts(ctx, state)
+        error = ProviderError("interrupted", "the process ended while the request was in flight")
         if settings.interrupted == "publish" and parts:
             await settle_interrupted(ctx, self._services, parts=parts, settings=settings)
             return
-        error = ProviderError("interrupted", "the process ended while the request was in flight")
-        if state.attempt < settings.retry.max_attempts:
-            await self._retry(ctx, state, settings, error)
+        decision = self._decide(ctx, state, settings, error)
+        if isinstance(decision, TryAgain):
+            await self._retry(ctx, settings, error, decision)
         else:
             await settle_interrupted(ctx, self._services, parts=parts, settings=settings)
 
@@ -186,7 +188,7 @@ class Generation:
         except PerdureError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a provider raises is a classified failure (K54, FT-07)
-            failure = ProviderError("invalid_request", f"{type(error).__name__}: {error}")
+            failure = as_provider_error(error)
             await self._failed(ctx, state, settings, failure, asked=asked)
             return
         await self._settle(ctx, state, settings, asked, outcome)
@@ -240,27 +242,54 @@ class Generation:
         *,
         asked: Asked | None,
     ) -> None:
-        """Retry within the captured policy, or fail (GN-25)."""
-        if self._backoff.may_retry(error, state.attempt, settings.retry):
-            await self._retry(ctx, state, settings, error)
+        """Go without a refused part, retry within the captured policy, or fail (GN-25, PV-21)."""
+        refused = None if asked is None else refused_part_of(error, asked)
+        if refused is not None and state.attempt < settings.retry.max_attempts:
+            await settle_retry(
+                ctx,
+                self._services,
+                error,
+                settings=settings,
+                not_before=self._services.clock.now_ms(),
+                refused=refused,
+            )
             return
-        code = self._backoff.final_code(error, settings.retry)
-        await settle_failure(ctx, self._services, error, settings=settings, asked=asked, code=code)
+        decision = self._decide(ctx, state, settings, error)
+        if isinstance(decision, TryAgain):
+            await self._retry(ctx, settings, error, decision)
+            return
+        await settle_failure(
+            ctx, self._services, error, settings=settings, asked=asked, verdict=decision
+        )
 
-    async def _retry(
+    def _decide(
         self,
         ctx: TaskContext,
         state: GenerationState,
         settings: GenerationSettings,
         error: ProviderError,
+    ) -> TryAgain | MessageError:
+        return decide_retry(
+            error,
+            settings.retry,
+            session_id=self._services.session_id,
+            task_id=ctx.task_id,
+            attempt=state.attempt,
+        )
+
+    async def _retry(
+        self,
+        ctx: TaskContext,
+        settings: GenerationSettings,
+        error: ProviderError,
+        decision: TryAgain,
     ) -> None:
-        delay = self._backoff.delay_ms(error, ctx.task_id, state.attempt, settings.retry)
         await settle_retry(
             ctx,
             self._services,
             error,
             settings=settings,
-            not_before=self._services.clock.now_ms() + delay,
+            not_before=self._services.clock.now_ms() + decision.delay_ms,
         )
         ctx.emit("reset", None)
 
@@ -289,7 +318,7 @@ class Generation:
         settings: GenerationSettings,
     ) -> None:
         """Store the handle before anybody polls it; a barrier (GN-27, BR-02)."""
-        from_now = self._backoff.poll_ms(handle, 0)
+        from_now = poll_delay_ms(handle, 0)
 
         async def build(tx: Command) -> None:
             task = await tx.task(ctx.task_id)
@@ -305,7 +334,7 @@ class Generation:
     async def _still_deferred(
         self, ctx: TaskContext, state: GenerationState, handle: DeferredHandle
     ) -> None:
-        wait = self._backoff.poll_ms(handle, state.poll)
+        wait = poll_delay_ms(handle, state.poll)
         await ctx.patch(
             status="deferred", not_before=self._services.clock.now_ms() + wait, barrier=True
         )

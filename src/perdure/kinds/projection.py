@@ -9,12 +9,13 @@ the projected prefix is kept and shared, and a request sees a fixed length of it
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import overload
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from perdure.kinds.content import ContentKind
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry, EntryMeta
-from perdure.records.messages import Message
+from perdure.records.messages import Message, TextPart
 from perdure.records.seqs import Seq
 
 
@@ -51,10 +52,18 @@ class MessageView(Sequence[Message]):
         return iter(messages) if len(messages) == length else iter(messages[:length])
 
 
+class Source(Struct, frozen=True, kw_only=True):
+    """Where a message comes from: its entry, and the entry's index of its first part."""
+
+    entry: Seq
+    first_part: int
+
+
 class Projected(Struct, frozen=True, kw_only=True):
-    """A projection; `tokens` estimates it from the entries' metas."""
+    """A projection; `tokens` estimates it from the entries' metas, `sources` stand beside it."""
 
     messages: Sequence[Message]
+    sources: Sequence[Source]
     tokens: int
 
 
@@ -66,8 +75,12 @@ class _Cache:
         self.entries = 0
         self.last: Seq | None = None
         self.messages: list[Message] = []
+        self.sources: list[Source] = []
         self.tokens = 0
         self.silent: set[Seq] = set()
+
+
+_Result = tuple[int, Seq, Message]
 
 
 class Projections:
@@ -77,9 +90,15 @@ class Projections:
         """Take the registered content kinds."""
         self._contents = contents
         self._caches: dict[Seq, _Cache] = {}
+        self._refused: dict[tuple[Seq, int], Mapping[str, str]] = {}
 
-    def project(self, state: ConversationState, entry: Callable[[Seq], Entry | None]) -> Projected:
-        """Answer the messages of a conversation whose exchanges are complete."""
+    def project(
+        self, state: ConversationState, entry: Callable[[Seq], Entry | None], *, provider: str = ""
+    ) -> Projected:
+        """Answer the messages of a conversation whose exchanges are complete.
+
+        Parts that `provider` refused are replaced by a note (CX-14).
+        """
         cache = self._caches.get(state.id)
         context = state.context
         if (
@@ -90,9 +109,14 @@ class Projections:
         ):
             cache = self._caches[state.id] = _Cache(state.prefix_version)
         self._extend(cache, [context[at] for at in range(cache.entries, len(context))], entry)
-        return Projected(
-            messages=MessageView(cache.messages, len(cache.messages)), tokens=cache.tokens
-        )
+        messages: Sequence[Message] = MessageView(cache.messages, len(cache.messages))
+        if any(provider in reasons for reasons in self._refused.values()):
+            messages = self._without_refused(messages, cache.sources, provider)
+        return Projected(messages=messages, sources=cache.sources, tokens=cache.tokens)
+
+    def refuse(self, entry_id: Seq, part: int, reasons: Mapping[str, str]) -> None:
+        """Leave a part out of the requests to the providers that refused it (K15)."""
+        self._refused[entry_id, part] = reasons
 
     def forget(self, conv_id: Seq) -> None:
         """Drop what was kept of a conversation."""
@@ -101,7 +125,7 @@ class Projections:
     def _extend(
         self, cache: _Cache, ids: Sequence[Seq], entry: Callable[[Seq], Entry | None]
     ) -> None:
-        results: list[tuple[int, Message]] = []
+        results: list[_Result] = []
         for entry_id in ids:
             found = entry(entry_id)
             assert found is not None, f"entry {entry_id} on the list is not resident"
@@ -120,23 +144,48 @@ class Projections:
         found: Entry,
         meta: EntryMeta,
         kind: ContentKind,
-        results: list[tuple[int, Message]],
+        results: list[_Result],
     ) -> None:
         payload = None if found.payload_json is UNSET else found.payload_json
         messages = kind.project(meta, payload)
         if kind.facts.answers:
             if meta.answers is not UNSET and meta.answers not in cache.silent:
                 index = 0 if found.call_index is UNSET else found.call_index
-                results.extend((index, message) for message in messages)
+                results.extend((index, found.id, message) for message in messages)
             return
         _place(cache, results)
         if not messages:
             cache.silent.add(found.id)
-        cache.messages.extend(messages)
+        first_part = 0
+        for message in messages:
+            cache.messages.append(message)
+            cache.sources.append(Source(entry=found.id, first_part=first_part))
+            first_part += len(message.content)
+
+    def _without_refused(
+        self, messages: Sequence[Message], sources: Sequence[Source], provider: str
+    ) -> Sequence[Message]:
+        return [
+            self._noted(message, source, provider)
+            for message, source in zip(messages, sources, strict=True)
+        ]
+
+    def _noted(self, message: Message, source: Source, provider: str) -> Message:
+        parts = list(message.content)
+        changed = False
+        for at in range(len(parts)):
+            reasons = self._refused.get((source.entry, source.first_part + at))
+            if reasons is not None and provider in reasons:
+                note = f"[left out: the provider refused this part: {reasons[provider]}]"
+                parts[at] = TextPart(text=note)
+                changed = True
+        return msgspec.structs.replace(message, content=tuple(parts)) if changed else message
 
 
-def _place(cache: _Cache, results: list[tuple[int, Message]]) -> None:
+def _place(cache: _Cache, results: list[_Result]) -> None:
     """Append an exchange's results in call order."""
-    results.sort(key=lambda pair: pair[0])
-    cache.messages.extend(message for _, message in results)
+    results.sort(key=lambda result: result[0])
+    for _, entry_id, message in results:
+        cache.messages.append(message)
+        cache.sources.append(Source(entry=entry_id, first_part=0))
     results.clear()

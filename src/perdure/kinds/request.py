@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from perdure.drive.context import TaskContext
+from perdure.kinds.projection import Source
 from perdure.kinds.services import Services
 from perdure.records.codec import encode
 from perdure.records.conversations import ConversationState
@@ -18,6 +19,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """A request with the facts its outcome's entry will carry (FM-02)."""
 
     request: ModelRequest
+    sources: Sequence[Source] = ()
     as_of: Seq
     prefix_version: int
     fixed_tokens: int
@@ -56,7 +58,9 @@ async def build_request(
     attempt: int,
 ) -> Asked:
     """Build the request for a conversation at the boundary `state` was read at."""
-    projected = services.projections.project(state, ctx.line.residency.entry)
+    projected = services.projections.project(
+        state, ctx.line.residency.entry, provider=settings.model.provider
+    )
     tools = offered_tools(settings, services)
     system = await resolve_system(ctx, services)
     return Asked(
@@ -71,6 +75,7 @@ async def build_request(
             task_id=ctx.task_id,
             attempt=attempt,
         ),
+        sources=projected.sources,
         as_of=state.commit_end,
         prefix_version=state.prefix_version,
         fixed_tokens=fixed_tokens(system, tools),

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from perdure.drive.context import TaskContext
-from perdure.errors import FailureCode, ProviderError
+from perdure.errors import ProviderError
 from perdure.kinds.exchange import (
     after_cancellation,
     error_results,
@@ -21,6 +21,7 @@ from perdure.kinds.exchange import (
 )
 from perdure.kinds.inputs import fail_inputs, move_inputs
 from perdure.kinds.queues import place, select, triggers
+from perdure.kinds.refusals import RefusedPart, mark_refused
 from perdure.kinds.request import Asked
 from perdure.kinds.services import Services
 from perdure.kinds.states import GenerationState, PostToolsState, ToolState
@@ -195,7 +196,7 @@ async def settle_failure(
     *,
     settings: GenerationSettings | None,
     asked: Asked | None = None,
-    code: FailureCode | None = None,
+    verdict: MessageError | None = None,
 ) -> None:
     """Fail a generation: usage, the partial kept for display, its inputs failed (GN-25, GN-42)."""
 
@@ -208,14 +209,14 @@ async def settle_failure(
             await _aborted(tx, task, services, parts=parts, usage=usage)
             return
         state = generation_state(task)
-        why = code or error.code
+        why = verdict or MessageError(code=error.code, message=error.message)
         entry = _partial_entry(
             tx,
             task,
             services,
             partial,
             stop="error",
-            error=MessageError(code=why, message=error.message[:2_000]),
+            error=why,
             asked=asked,
             usage=usage,
         )
@@ -226,12 +227,12 @@ async def settle_failure(
         tx.settle(
             task,
             "failed",
-            error=why,
+            error=why.code,
             unset=("not_before",),
             **({"produced": entry} if entry is not None else {}),
         )
         await fail_inputs(
-            tx, state.inputs, task_id=task.id, code=why, message=error.message, partial=entry
+            tx, state.inputs, task_id=task.id, code=why.code, message=why.message, partial=entry
         )
         await place_writes(tx, task)
         _retire(tx, task)
@@ -253,8 +254,13 @@ async def settle_retry(
     *,
     settings: GenerationSettings,
     not_before: int,
+    refused: RefusedPart | None = None,
 ) -> None:
-    """Put a generation in retry_wait: usage and the stored wait, on the same task (GN-29)."""
+    """Put a generation in retry_wait: usage and the stored wait, on the same task (GN-29).
+
+    `refused` is a part the provider will not take; the mark is in this commit, and from the next
+    attempt on the projection goes without it (PV-21, K15).
+    """
 
     async def build(tx: Command) -> None:
         task = await tx.task(ctx.task_id)
@@ -263,6 +269,8 @@ async def settle_retry(
         if task.abort_requested is not UNSET:
             await _aborted(tx, task, services, parts=(), usage=usage)
             return
+        if refused is not None:
+            await mark_refused(tx, services.projections, refused)
         record_usage(tx, task, attempt=state.attempt, usage=usage, model=settings.model)
         tx.patch(
             task,

@@ -207,9 +207,13 @@ def settings_record(digest: str) -> SessionValue[object]:
     return _CoreSessionValue("perdure.settings", digest)
 
 
+REFUSED: Final = "perdure.refused"
+"""Namespace of the marks on parts that a provider refused (K15)."""
+
+
 def refused_part(entry_id: Seq, part_index: int) -> SessionValue[object]:
     """Answer the address that marks a part a provider refused (K15)."""
-    return _CoreSessionValue("perdure.refused", f"{entry_id}.{part_index}")
+    return _CoreSessionValue(REFUSED, f"{entry_id}.{part_index}")
 
 
 def observed_window(model: ModelId) -> SessionValue[int]:

@@ -1,0 +1,73 @@
+"""Parts a provider refused: marked once, left out from then on (K15, PV-21, BB-40).
+
+One bad image must not poison a session. When a provider refuses a request because of a part, the
+part is marked in the failed attempt's own commit; the projection then puts a note in its place,
+for that provider only, in every later request and after every restart.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from perdure.errors import ProviderError
+from perdure.kinds.projection import Projections
+from perdure.kinds.request import Asked
+from perdure.line.command import Command
+from perdure.records.addresses import refused_part
+from perdure.records.messages import ImagePart, Message, ToolResultMessage, UserMessage
+from perdure.records.seqs import Seq
+
+REFUSED_STATUSES: Final = frozenset({400, 413, 415, 422})
+"""HTTP statuses with which providers refuse content."""
+
+REASON_CHARACTERS_MAX: Final = 300
+
+
+class RefusedPart(Struct, frozen=True, kw_only=True):
+    """One part of one entry that a provider will not take."""
+
+    entry: Seq
+    part: int
+    provider: str
+    reason: str
+
+
+def refused_part_of(error: ProviderError, asked: Asked) -> RefusedPart | None:
+    """Answer the part to go without after a failed request, None when it names none.
+
+    The part the error names; else, for a refusal of content, the newest image of the request.
+    """
+    if error.code != "invalid_request":
+        return None
+    if error.refused is None and error.status is not None and error.status not in REFUSED_STATUSES:
+        return None
+    place = error.refused or _newest_image(asked.request.messages)
+    if place is None:
+        return None
+    source = asked.sources[place[0]]
+    return RefusedPart(
+        entry=source.entry,
+        part=source.first_part + place[1],
+        provider=asked.request.model.provider,
+        reason=error.message[:REASON_CHARACTERS_MAX],
+    )
+
+
+def _newest_image(messages: Sequence[Message]) -> tuple[int, int] | None:
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
+        if isinstance(message, UserMessage | ToolResultMessage):
+            for part in range(len(message.content) - 1, -1, -1):
+                if isinstance(message.content[part], ImagePart):
+                    return at, part
+    return None
+
+
+async def mark_refused(tx: Command, projections: Projections, refused: RefusedPart) -> None:
+    """Write the mark, beside marks that other providers left on the same part."""
+    address = refused_part(refused.entry, refused.part)
+    known: dict[str, str] = dict(await tx.get_value(address, {}))
+    known[refused.provider] = refused.reason
+    tx.set_value(address, known)
+    projections.refuse(refused.entry, refused.part, known)
