@@ -6,28 +6,21 @@ changes nothing (LN-21). Reads answer the state before the command (LN-02). Buil
 nothing (LN-05); the buffer is refused after the callback ended (LN-08).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from perdure.errors import Rejected
+from perdure.line.buffer import AnyAddress, Buffer, CommittedReads, check_kind
+from perdure.line.buffer import WorkingCommand as WorkingCommand
 from perdure.line.facts import KindTable, field_names
-from perdure.records.addresses import (
-    Address,
-    ConversationList,
-    ConversationValue,
-    SessionList,
-    SessionValue,
-    WorkingScope,
-    is_host_writable,
-)
-from perdure.records.codec import checked_raw, decode_json, encode, to_raw
+from perdure.records.addresses import Address, WorkingScope
+from perdure.records.codec import checked_raw, encode, to_raw
 from perdure.records.conversations import ConversationState, InboxItem, ParentLink, QueueMode
 from perdure.records.entries import META_BYTES_MAX, Entry
-from perdure.records.seqs import SEQ_MAX, Seq
-from perdure.records.sessions import ListElement, ListPage
+from perdure.records.seqs import Seq
 from perdure.records.tasks import Task
 from perdure.records.writes import (
     AppendContext,
@@ -45,182 +38,27 @@ from perdure.records.writes import (
     RetireScope,
     SettleTask,
     SetValue,
-    Write,
 )
 
-T = TypeVar("T")
-AnyAddress = Address | SessionValue[Any] | SessionList[Any]
 
-
-class CommittedReads(Protocol):
-    """What a command may read: the state before it."""
-
-    async def conversation(self, conv_id: Seq) -> ConversationState | None:
-        """Answer a conversation."""
-        ...
-
-    async def task(self, task_id: Seq) -> Task | None:
-        """Answer a task."""
-        ...
-
-    async def entry(self, entry_id: Seq) -> Entry | None:
-        """Answer an entry."""
-        ...
-
-    async def value(self, address: Address) -> Raw | None:
-        """Answer a current value's bytes."""
-        ...
-
-    async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:
-        """Answer a page of a list."""
-        ...
-
-    def live_tasks(self, conv_id: Seq) -> Sequence[Task]:
-        """Answer a conversation's live tasks in id order."""
-        ...
-
-
-class _Buffer:
-    """Mint seqs, hold writes, and read."""
-
-    def __init__(self, reads: CommittedReads, first_seq: Seq) -> None:
-        self.reads = reads
-        self.writes: list[Write] = []
-        self._next = first_seq
-        self._sealed = False
-        self._written: set[Address] = set()
-
-    def mint(self) -> Seq:
-        """Answer the next seq; raises Rejected `invariant` when they run out (LN-15)."""
-        if self._sealed:
-            raise Rejected("invariant", "this command has ended; open a new one")
-        if self._next > SEQ_MAX:
-            raise Rejected("invariant", f"the session has used every seq up to {SEQ_MAX}")
-        seq = self._next
-        self._next = Seq(seq + 1)
-        return seq
-
-    def seal(self) -> None:
-        """Refuse every further use."""
-        self._sealed = True
-
-    def _note_write(self, address: Address) -> None:
-        self._written.add(address)
-
-    def _check_read(self, address: Address) -> None:
-        if self._sealed:
-            raise Rejected("invariant", "this command has ended; open a new one")
-        if address in self._written:
-            raise Rejected(
-                "invariant",
-                f"{address.namespace!r} was written earlier in this command; reads answer the "
-                f"state before the command, so read it first (X29)",
-            )
-
-    async def get_value(self, address: AnyAddress, default: T) -> Any | T:
-        """Answer the value before this command, or `default` when nothing is stored."""
-        bound = _bound(address)
-        self._check_read(bound)
-        raw = await self.reads.value(bound)
-        return default if raw is None else decode_json(raw)
-
-    async def get_raw(self, address: AnyAddress) -> Raw | None:
-        """Answer the value's bytes before this command."""
-        bound = _bound(address)
-        self._check_read(bound)
-        return await self.reads.value(bound)
-
-    async def read_list(self, address: AnyAddress, page: ListPage) -> Sequence[ListElement]:
-        """Answer a page of a list before this command."""
-        bound = _bound(address)
-        self._check_read(bound)
-        return await self.reads.elements(bound, page)
-
-
-class WorkingCommand(_Buffer):
-    """Write values and lists of one working scope, and nothing else (LN-16)."""
-
-    def __init__(self, reads: CommittedReads, first_seq: Seq, scope: WorkingScope) -> None:
-        """Pin every write to `scope`."""
-        super().__init__(reads, first_seq)
-        self._scope = scope
-
-    def _own(self, address: Address) -> Address:
-        if address.working_scope != self._scope.id:
-            raise Rejected(
-                "invariant",
-                f"a command of working scope {self._scope.id!r} writes only its own addresses, "
-                f"not {address!r} (WS-03)",
-            )
-        return address
-
-    def set_value(self, address: Address, value: object) -> Seq:
-        """Set a working value; answers the write's seq."""
-        own = self._own(address)
-        seq = self.mint()
-        self.writes.append(
-            SetValue(
-                seq=seq,
-                working_scope=self._scope.id,
-                namespace=own.namespace,
-                key=own.key,
-                value_json=_raw(value),
-            )
-        )
-        self._note_write(own)
-        return seq
-
-    def delete_value(self, address: Address) -> None:
-        """Delete a working value."""
-        own = self._own(address)
-        self.writes.append(
-            DeleteValue(
-                seq=self.mint(), working_scope=self._scope.id, namespace=own.namespace, key=own.key
-            )
-        )
-        self._note_write(own)
-
-    def append_list(self, address: Address, value: object, *, tag: str | None = None) -> Seq:
-        """Append to a working list; answers the element's seq."""
-        own = self._own(address)
-        seq = self.mint()
-        self.writes.append(
-            AppendList(
-                seq=seq,
-                working_scope=self._scope.id,
-                namespace=own.namespace,
-                key=own.key,
-                value_json=_raw(value),
-                tag=UNSET if tag is None else tag,
-            )
-        )
-        self._note_write(own)
-        return seq
-
-    def delete_list(self, address: Address) -> None:
-        """Delete a working list."""
-        own = self._own(address)
-        self.writes.append(
-            DeleteList(
-                seq=self.mint(), working_scope=self._scope.id, namespace=own.namespace, key=own.key
-            )
-        )
-        self._note_write(own)
-
-
-class Command(_Buffer):
+class Command(Buffer):
     """Build one main commit.
 
     A `host` command, made for code outside the engine, may write only the core addresses of VL-32.
     """
 
     def __init__(
-        self, reads: CommittedReads, first_seq: Seq, *, kinds: KindTable, host: bool
+        self,
+        reads: CommittedReads,
+        first_seq: Seq,
+        *,
+        kinds: KindTable,
+        host: bool,
+        conv_id: Seq | UnsetType = UNSET,
     ) -> None:
         """Start with an empty buffer."""
-        super().__init__(reads, first_seq)
+        super().__init__(reads, first_seq, host=host, conv_id=conv_id)
         self._kinds = kinds
-        self._host = host
 
     # Reads.
 
@@ -315,7 +153,7 @@ class Command(_Buffer):
         facts = self._kinds.content(kind)
         if facts is None:
             raise Rejected("invariant", f"no content kind is named {kind!r}")
-        meta_json = _typed_raw(meta, facts.meta, f"meta of a {kind} entry")
+        meta_json = self._typed(meta, facts.meta, f"meta of a {kind} entry")
         if len(meta_json) > META_BYTES_MAX:
             raise Rejected(
                 "invariant",
@@ -335,7 +173,7 @@ class Command(_Buffer):
                 meta_json=meta_json,
                 payload_json=UNSET
                 if payload is UNSET
-                else _typed_raw(payload, facts.payload, f"payload of a {kind} entry"),
+                else self._typed(payload, facts.payload, f"payload of a {kind} entry"),
             )
         )
         if facts.selects:
@@ -387,7 +225,7 @@ class Command(_Buffer):
                 spawned_by=spawned_by,
                 after=tuple(after),
                 status=status,
-                state_json=_typed_raw(state, facts.state, f"state of a {kind} task"),
+                state_json=self._typed(state, facts.state, f"state of a {kind} task"),
             )
         )
         return seq
@@ -403,14 +241,13 @@ class Command(_Buffer):
         **state: object,
     ) -> None:
         """Change a live task; `state` and `unset` name fields of its kind's state (TK-14)."""
-        names = self._state_names(task)
         self.writes.append(
             PatchTask(
                 seq=self.mint(),
                 task_id=task.id,
                 status=status,
-                state_json=_patch_raw(names, state, task.kind),
-                unset=tuple(names[name] for name in unset),
+                state_json=self._patched(task, state),
+                unset=self._stored_names(task, unset),
                 after=UNSET if after is UNSET else tuple(after),
                 owns=owns,
             )
@@ -420,14 +257,13 @@ class Command(_Buffer):
         self, task: Task, status: str, *, unset: Sequence[str] = (), **state: object
     ) -> None:
         """Give a task its terminal status."""
-        names = self._state_names(task)
         self.writes.append(
             SettleTask(
                 seq=self.mint(),
                 task_id=task.id,
                 status=status,
-                state_json=_patch_raw(names, state, task.kind),
-                unset=tuple(names[name] for name in unset),
+                state_json=self._patched(task, state),
+                unset=self._stored_names(task, unset),
             )
         )
 
@@ -435,11 +271,21 @@ class Command(_Buffer):
         """Make a live task a target of its conversation's cancellation (CN-01)."""
         self.writes.append(PatchTask(seq=self.mint(), task_id=task_id, abort_requested=True))
 
-    def _state_names(self, task: Task) -> Mapping[str, str]:
+    def _stored_names(self, task: Task, names: Iterable[str]) -> tuple[str, ...]:
         facts = self._kinds.task(task.kind)
         if facts is None:
             raise Rejected("invariant", f"no task kind is named {task.kind!r}")
-        return field_names(facts.state)
+        known = field_names(facts.state)
+        for name in names:
+            if name not in known:
+                raise Rejected("invariant", f"a {task.kind} task has no state field {name!r}")
+        return tuple(known[name] for name in names)
+
+    def _patched(self, task: Task, state: Mapping[str, object]) -> Raw | UnsetType:
+        if not state:
+            return UNSET
+        fields = dict(zip(self._stored_names(task, state), state.values(), strict=True))
+        return checked_raw(fields) if self.host else Raw(encode(fields))
 
     # Values and lists.
 
@@ -453,10 +299,10 @@ class Command(_Buffer):
                 conv_id=bound.conv_id,
                 namespace=bound.namespace,
                 key=bound.key,
-                value_json=_raw(value),
+                value_json=self.encoded(value),
             )
         )
-        self._note_write(bound)
+        self.note_write(bound)
         return seq
 
     def delete_value(self, address: AnyAddress) -> None:
@@ -467,7 +313,7 @@ class Command(_Buffer):
                 seq=self.mint(), conv_id=bound.conv_id, namespace=bound.namespace, key=bound.key
             )
         )
-        self._note_write(bound)
+        self.note_write(bound)
 
     def append_list(self, address: AnyAddress, value: object, *, tag: str | None = None) -> Seq:
         """Append to a session or conversation list; answers the element's seq."""
@@ -479,11 +325,11 @@ class Command(_Buffer):
                 conv_id=bound.conv_id,
                 namespace=bound.namespace,
                 key=bound.key,
-                value_json=_raw(value),
+                value_json=self.encoded(value),
                 tag=UNSET if tag is None else tag,
             )
         )
-        self._note_write(bound)
+        self.note_write(bound)
         return seq
 
     def delete_list(self, address: AnyAddress) -> None:
@@ -492,7 +338,7 @@ class Command(_Buffer):
         if bound.conv_id is not UNSET:
             raise Rejected("invariant", "a conversation list keeps its history; it is not deleted")
         self.writes.append(DeleteList(seq=self.mint(), namespace=bound.namespace, key=bound.key))
-        self._note_write(bound)
+        self.note_write(bound)
 
     def retire_scope(self, scope: WorkingScope) -> Seq:
         """End a working scope's lifetime (WS-05)."""
@@ -501,60 +347,27 @@ class Command(_Buffer):
         return seq
 
     def _writable(self, address: AnyAddress, kind: str) -> Address:
-        bound = _bound(address)
-        if bound.kind != kind:
-            raise Rejected("invariant", f"{bound.namespace!r} is a {bound.kind}, not a {kind}")
+        bound = self.bind(address)
+        check_kind(bound, kind)
         if bound.working_scope is not UNSET:
             raise Rejected(
                 "invariant",
                 "a main command writes no working value; use a command of that scope (LN-17)",
             )
-        if self._host and not is_host_writable(bound.namespace):
-            raise Rejected("invariant", f"the address {bound.namespace!r} is protected (VL-32)")
+        self.check_protected(bound)
         return bound
 
-
-def _bound(address: AnyAddress) -> Address:
-    if isinstance(address, Address):
-        return address
-    if isinstance(address, ConversationValue | ConversationList):
-        raise Rejected(
-            "invariant", f"{address!r} belongs to a conversation: bind it to one (LN-22)"
-        )
-    return address.address()
-
-
-def _raw(value: object) -> Raw:
-    if isinstance(value, Raw):
-        return value
-    if isinstance(value, Struct):
-        return to_raw(value)
-    return checked_raw(value)
-
-
-def _typed_raw(value: object, kind: type[Struct] | None, what: str) -> Raw:
-    """Encode a value of a kind's schema: its Struct as it is, plain JSON after both doors."""
-    if kind is None:
-        return _raw(value)
-    if isinstance(value, kind):
-        return to_raw(value)
-    raw = checked_raw(value)
-    try:
-        fitted = msgspec.json.decode(raw, type=kind, strict=True)
-    except msgspec.ValidationError as error:
-        raise Rejected("invariant", f"the {what} does not fit its schema: {error}") from None
-    extra = set(cast("dict[str, Any]", value)) - set(kind.__struct_encode_fields__)
-    if extra:
-        raise Rejected("invariant", f"the {what} has unknown fields {sorted(extra)!r}")
-    return to_raw(fitted)
-
-
-def _patch_raw(names: Mapping[str, str], state: Mapping[str, object], kind: str) -> Raw | UnsetType:
-    if not state:
-        return UNSET
-    stored: dict[str, object] = {}
-    for name, value in state.items():
-        if name not in names:
-            raise Rejected("invariant", f"a {kind} task has no state field {name!r}")
-        stored[names[name]] = value
-    return Raw(encode(stored))
+    def _typed(self, value: object, kind: type[Struct] | None, what: str) -> Raw:
+        """Encode a value of a kind's schema: its Struct as it is, plain JSON after both doors."""
+        if kind is None or (isinstance(value, kind) and not self.host):
+            return self.encoded(value)
+        raw = checked_raw(value)
+        try:
+            fitted = msgspec.json.decode(raw, type=kind, strict=True)
+        except msgspec.ValidationError as error:
+            raise Rejected("invariant", f"the {what} does not fit its schema: {error}") from None
+        if not isinstance(value, Struct):
+            extra = set(cast("dict[str, Any]", value)) - set(kind.__struct_encode_fields__)
+            if extra:
+                raise Rejected("invariant", f"the {what} has unknown fields {sorted(extra)!r}")
+        return to_raw(fitted)

@@ -12,8 +12,7 @@ after a command was decided faults the session and nothing is written any more (
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from types import MappingProxyType
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -22,6 +21,7 @@ from perdure.line.command import Command, WorkingCommand
 from perdure.line.draft import Draft, Loaded
 from perdure.line.facts import KindTable
 from perdure.line.residency import Residency
+from perdure.line.targets import targets
 from perdure.line.validate import validate
 from perdure.ports import Clock, Storage
 from perdure.records.addresses import Address, WorkingScope
@@ -33,13 +33,6 @@ from perdure.records.tasks import Task
 from perdure.records.writes import (
     Commit,
     DeleteValue,
-    InsertConversation,
-    InsertEntry,
-    InsertTask,
-    PatchTask,
-    ReplaceContext,
-    ResetContext,
-    SettleTask,
     SetValue,
     Write,
 )
@@ -108,6 +101,7 @@ class Line:
         self._visit: _Visit | None = None
         self._listeners: list[Listener] = []
         self._preview_listeners: list[PreviewListener] = []
+        self._fault_listeners: list[Callable[[], None]] = []
         self._time_ms = 0
         self._fault: Faulted | None = None
         self._sealed = False
@@ -138,6 +132,10 @@ class Line:
                 self._listeners.remove(listener)
 
         return stop
+
+    def listen_faults(self, listener: Callable[[], None]) -> None:
+        """Call `listener` once, when the session stops (FT-06)."""
+        self._fault_listeners.append(listener)
 
     def listen_previews(self, listener: PreviewListener) -> Callable[[], None]:
         """Call `listener` with every preview; answers the way out."""
@@ -174,6 +172,8 @@ class Line:
                 if isinstance(error, Faulted)
                 else Faulted(f"{type(error).__name__}: {error}", code="defect")
             )
+            for listener in tuple(self._fault_listeners):
+                listener()
         return self._fault
 
     def check_usable(self) -> None:
@@ -185,8 +185,17 @@ class Line:
 
     # Commands.
 
-    async def submit(self, build: Build, *, barrier: bool = False, host: bool = False) -> bool:
+    async def submit(
+        self,
+        build: Build,
+        *,
+        barrier: bool = False,
+        host: bool = False,
+        conv_id: Seq | UnsetType = UNSET,
+    ) -> bool:
         """Run one main command; answers whether it wrote anything (LN-06).
+
+        `conv_id` is the conversation that unbound conversation tokens belong to (LN-18).
 
         Raises:
             Rejected: by the builder or by validation; nothing was written (LN-07).
@@ -194,7 +203,7 @@ class Line:
         """
         await self._enter()
         try:
-            tx = Command(self, self._first(), kinds=self.kinds, host=host)
+            tx = Command(self, self._first(), kinds=self.kinds, host=host, conv_id=conv_id)
             try:
                 built = build(tx)
                 if built is not None:
@@ -208,11 +217,13 @@ class Line:
         finally:
             self._leave()
 
-    async def submit_working(self, scope: WorkingScope, build: BuildWorking) -> bool:
+    async def submit_working(
+        self, scope: WorkingScope, build: BuildWorking, *, host: bool = False
+    ) -> bool:
         """Run one command of a working scope; answers whether it wrote anything."""
         await self._enter()
         try:
-            tx = WorkingCommand(self, self._first(), scope)
+            tx = WorkingCommand(self, self._first(), scope, host=host)
             try:
                 built = build(tx)
                 if built is not None:
@@ -236,14 +247,18 @@ class Line:
         finally:
             self._leave()
 
-    async def _enter(self) -> None:
-        self.check_usable()
+    def check_outside(self) -> None:
+        """Refuse what would wait for the line from inside one of its commands or listeners."""
         outer = _INSIDE.get()
         if outer is not None and outer.open and outer.line is self:
             raise Rejected(
                 "nested_command",
                 "a command cannot be opened inside a command or a listener of the same session",
             )
+
+    async def _enter(self) -> None:
+        self.check_usable()
+        self.check_outside()
         await self._lock.acquire()
         if self._fault is not None or self._sealed:
             self._lock.release()
@@ -299,7 +314,7 @@ class Line:
     # Loading.
 
     async def _load_targets(self, writes: Sequence[Write]) -> Loaded:
-        conversations, tasks, entries = _targets(writes)
+        conversations, tasks, entries = targets(writes)
         held = self.residency
         missing_conversations = [seq for seq in conversations if held.conversation(seq) is None]
         missing_tasks = [
@@ -429,79 +444,3 @@ def _address(write: SetValue | DeleteValue) -> Address:
         conv_id=write.conv_id,
         working_scope=write.working_scope,
     )
-
-
-_Named: TypeAlias = tuple[dict[Seq, None], dict[Seq, None], dict[Seq, None]]
-
-
-def _targets(writes: Sequence[Write]) -> tuple[list[Seq], list[Seq], list[Seq]]:
-    """Name the conversations, tasks and entries that writes refer to and do not create."""
-    named: _Named = ({}, {}, {})
-    for write in writes:
-        conv_id = getattr(write, "conv_id", UNSET)
-        if conv_id is not UNSET:
-            named[0][conv_id] = None
-        name = _NAMES.get(type(write))
-        if name is not None:
-            name(write, named)
-    made = {write.seq for write in writes}
-    conversations, tasks, entries = ([seq for seq in seqs if seq not in made] for seqs in named)
-    return conversations, tasks, entries
-
-
-def _name(into: dict[Seq, None], *seqs: Seq | UnsetType) -> None:
-    for seq in seqs:
-        if seq is not UNSET:
-            into[seq] = None
-
-
-def _named_by_conversation(write: InsertConversation, named: _Named) -> None:
-    if write.parent is not UNSET:
-        _name(named[0], write.parent.conv_id)
-    _name(named[1], write.owner)
-    _name(named[2], *write.context)
-
-
-def _named_by_entry(write: InsertEntry, named: _Named) -> None:
-    _name(named[1], write.written_by)
-    _name(named[2], write.through, write.ref)
-
-
-def _named_by_task(write: InsertTask, named: _Named) -> None:
-    _name(named[1], write.spawned_by, *write.after)
-    _name(named[2], write.at_entry)
-
-
-def _named_by_patch(write: PatchTask, named: _Named) -> None:
-    _name(named[1], write.task_id)
-    if write.after is not UNSET:
-        _name(named[1], *write.after)
-
-
-def _named_by_settle(write: SettleTask, named: _Named) -> None:
-    _name(named[1], write.task_id)
-
-
-def _named_by_reset(write: ResetContext, named: _Named) -> None:
-    _name(named[2], *write.ids)
-
-
-def _named_by_replace(write: ReplaceContext, named: _Named) -> None:
-    _name(named[2], write.through)
-
-
-_NAMES: Final = MappingProxyType(
-    cast(
-        "dict[type[Write], Callable[[Any, _Named], None]]",
-        {
-            InsertConversation: _named_by_conversation,
-            InsertEntry: _named_by_entry,
-            InsertTask: _named_by_task,
-            PatchTask: _named_by_patch,
-            SettleTask: _named_by_settle,
-            ResetContext: _named_by_reset,
-            ReplaceContext: _named_by_replace,
-        },
-    )
-)
-"""What each kind of write refers to."""
