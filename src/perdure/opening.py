@@ -29,6 +29,7 @@ from perdure.kinds.permissions import Permissions
 from perdure.kinds.services import SystemPrompt
 from perdure.ports import (
     Clock,
+    Files,
     Models,
     ProcessHost,
     Randomness,
@@ -56,6 +57,16 @@ SCHEMES: Final = ("memory:", "sqlite:FILE")
 NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+FILES_RESOURCE: Final = "perdure.files"
+"""The resource through which file tools reach a root folder."""
+
+NAME_DIGITS: Final = 8
+"""Digits of a session's id in a name made from it (CM-18)."""
+
+UNNAMED_BYTES: Final = 16
+"""Random bytes in the name of a session for as long as its id is not known."""
+
+
 def load(name: str) -> ModuleType:
     """Import an adapter by name; nothing else in perdure imports late (K06)."""
     return import_module(name)
@@ -78,13 +89,15 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     """Everything `perdure.open` accepts besides the store's URL.
 
     `model` is `provider:model`; a stored one stays unless it differs and `keep_model` is False
-    (K44). `models` replaces every provider.
+    (K44). `models` replaces every provider. With `named_by_id` a new session is made, and `session`
+    is the start of its name; the first digits of its id follow (CM-18).
     """
 
     session: str
     model: str
     tools: Sequence[Tool] = ()
     create: bool = True
+    named_by_id: bool = False
     durability: Durability = "power"
     system_prompt: SystemPrompt = None
     thinking: ThinkingLevel = "off"
@@ -141,7 +154,10 @@ class OpenSession:
         models = options.models or await offered_models(model, options.providers, ports)
         sessions = open_store(self._url, ports, durability=options.durability)
         self._stack.push_async_callback(sessions.close)
-        storage = await sessions.open(options.session, create=options.create)
+        if options.named_by_id:
+            storage = await named_by_id(sessions, options.session, ports.randomness)
+        else:
+            storage = await sessions.open(options.session, create=options.create)
         processes = self._processes(storage, ports)
         harness = await self._harness(storage, models, model, processes, ports)
         self._stack.push_async_callback(harness.close)
@@ -168,7 +184,7 @@ class OpenSession:
                     initial=initial_settings(options, model),
                     tools=options.tools,
                     processes=processes,
-                    resources=options.resources,
+                    resources={FILES_RESOURCE: _files(ports.threads), **options.resources},
                     permissions=options.permissions,
                     system_prompt=options.system_prompt,
                     limits=options.limits,
@@ -241,6 +257,29 @@ def open_store(url: str, ports: Ports, *, durability: Durability = "power") -> S
             ),
         )
     raise Rejected("invariant", f"the store {url!r} is not one of {' and '.join(SCHEMES)}")
+
+
+async def named_by_id(sessions: Sessions, prefix: str, randomness: Randomness) -> Storage:
+    """Make a session named after its id: `prefix` and the first eight digits, more when taken."""
+    storage = await sessions.open(prefix + randomness.token(UNNAMED_BYTES), create=True)
+    for digits in (NAME_DIGITS, 2 * NAME_DIGITS):
+        name = prefix + storage.info.id[:digits]
+        try:
+            await sessions.rename(storage.info.name, name)
+        except Rejected:
+            continue
+        break
+    return storage
+
+
+def _files(threads: Threads) -> Callable[[str], Files]:
+    """Answer the resource that file tools ask for: a root folder's files (TL-34)."""
+
+    def opened(root: str) -> Files:
+        local = load("perdure.hosts.files").LocalFiles(root, threads)
+        return cast("Files", local)
+
+    return opened
 
 
 def launch_root(url: str) -> Path | None:

@@ -1,0 +1,257 @@
+"""Drive a session for a person: what `run` and `resume` share.
+
+Open, show what happens, accept when there is something to accept, drive until nothing can move or
+somebody says stop, close, and answer how it ended (CM-08, CM-18 to CM-21).
+"""
+
+import asyncio
+import os
+import shlex
+import tempfile
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from perdure.cli.display import Display
+from perdure.cli.endings import Ending, Outcome, Problem, Waiting
+from perdure.cli.events import AcceptedEvent, SignalEvent
+from perdure.cli.stopping import GRACE_S, Stop
+from perdure.cli.surface import Surface
+from perdure.drive.outcomes import DriveOutcome, DriveResult
+from perdure.errors import Rejected
+from perdure.harness.conversation import Conversation
+from perdure.harness.harness import Harness
+from perdure.opening import OpenSession
+from perdure.records.addresses import SessionValue
+from perdure.records.inputs import Accepted, InputResult, InputState
+from perdure.records.seqs import Seq
+
+T = TypeVar("T")
+
+FOLDER: SessionValue[str] = SessionValue("cli.folder")
+"""The folder a session was made in; `-c` and `resume` look for it."""
+
+OUTCOMES: Mapping[InputState, Outcome] = MappingProxyType(
+    {
+        "answered": "answered",
+        "stopped": "done",
+        "placed": "done",
+        "failed": "failed",
+        "aborted": "aborted",
+        "withdrawn": "aborted",
+        "queued": "suspended",
+        "open": "suspended",
+    }
+)
+"""How a command ends by the state of its own input (CM-20)."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What to drive. `text` None accepts nothing; `continuing` is the line that goes on later."""
+
+    opening: OpenSession
+    continuing: Sequence[str]
+    text: str | None = None
+    request_id: str | None = None
+    conversation: int | None = None
+    folder: str | None = None
+    output: Path | None = None
+    poll: bool = False
+    is_kept: bool = True
+    says_name: bool = False
+
+
+async def drive(surface: Surface, plan: Plan) -> Ending:
+    """Carry out a plan; whatever stops it, the session is closed cleanly.
+
+    Raises:
+        Rejected, StorageBusy, Faulted: as opening, accepting and driving say.
+    """
+    stop = Stop(surface.terminal)
+    with stop.listening(surface.common.timeout):
+        harness = await _unless_told(stop, plan.opening.__aenter__())
+        if harness is None:
+            return Ending(outcome=stop.outcome or "interrupt")
+        try:
+            drive = _Drive(surface, plan, harness, stop)
+            return await drive.run()
+        finally:
+            await plan.opening.__aexit__(None, None, None)
+
+
+async def _unless_told(stop: Stop, work: Coroutine[Any, Any, T]) -> T | None:
+    """Run until it is done, or until the command is told to end; then cancel it, answer None."""
+    task = asyncio.create_task(work)
+    told = asyncio.create_task(stop.told.wait())
+    try:
+        await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait({task})
+        return None
+    finally:
+        told.cancel()
+
+
+class _Drive:
+    """One drive of an open session."""
+
+    def __init__(self, surface: Surface, plan: Plan, harness: Harness, stop: Stop) -> None:
+        self._surface = surface
+        self._terminal = surface.terminal
+        self._plan = plan
+        self._harness = harness
+        self._stop = stop
+        self._display = Display(surface)
+        self._name = harness.info.name
+        self._resume: str | None = None
+
+    async def run(self) -> Ending:
+        """Accept, drive, close, and say how it ended."""
+        plan, harness = self._plan, self._harness
+        if plan.is_kept:
+            self._resume = continuing_line(plan.continuing, self._name)
+            self._stop.last_words = self._resume
+        if plan.says_name and plan.is_kept:
+            self._terminal.say(f"session {self._name}", "dim")
+        conversation = await _conversation(harness, plan.conversation)
+        await self._claim_folder()
+        harness.on_preview(self._display.on_preview)
+        harness.on_commit(self._display.on_commit)
+        accepted = await self._accept(conversation)
+        driven = await _unless_told(self._stop, conversation.drive(poll_deferred=plan.poll))
+        if self._stop.outcome is not None:
+            return await self._stopped(conversation, accepted)
+        assert driven is not None
+        if accepted is None:
+            return self._resumed(conversation, driven)
+        ending = self._ended(await conversation.result(accepted.input_id), driven)
+        if plan.output is not None and ending.answer is not None:
+            _write_answer(plan.output, ending.answer)
+        return ending
+
+    async def _claim_folder(self) -> None:
+        """Note where the session was made, once."""
+        folder = self._plan.folder
+        if folder is not None and await self._harness.get_value(FOLDER, None) is None:
+            await self._harness.set_value(FOLDER, folder)
+
+    async def _accept(self, conversation: Conversation) -> Accepted | None:
+        plan = self._plan
+        if plan.text is None:
+            return None
+        accepted = await conversation.accept(plan.text, request_id=plan.request_id)
+        if self._surface.common.machine == "events":
+            self._terminal.document(
+                AcceptedEvent(
+                    session=self._name,
+                    conversation=conversation.id,
+                    input_id=accepted.input_id,
+                    duplicate=accepted.duplicate,
+                )
+            )
+        return accepted
+
+    async def _stopped(self, conversation: Conversation, accepted: Accepted | None) -> Ending:
+        """Close as told: nothing is aborted, nothing is marked (CM-08)."""
+        outcome = self._stop.outcome
+        assert outcome is not None
+        if self._surface.common.machine == "events":
+            self._terminal.document(SignalEvent(name=outcome))
+        self._terminal.say(f"closing {self._name!r}; it can be continued", "dim")
+        report = await self._harness.close(grace=GRACE_S)
+        for task in report.abandoned:
+            self._terminal.complain(f"task {task} did not end; it is left behind", "warn")
+        return Ending(
+            outcome=outcome,
+            session=self._name,
+            conversation=conversation.id,
+            input_id=None if accepted is None else accepted.input_id,
+            usage=self._display.spent(),
+            resume=self._resume,
+        )
+
+    def _ended(self, result: InputResult, driven: DriveResult) -> Ending:
+        """Say what became of the command's own input (CM-20)."""
+        outcome = OUTCOMES[result.state]
+        problem = None
+        if result.error is not None:
+            problem = Problem(code=result.error.code, message=result.error.message)
+            outcome = "limit" if result.error.code == "budget" else outcome
+        answer = result.text if result.message is not None else None
+        return Ending(
+            outcome=outcome,
+            session=self._name,
+            conversation=result.conv_id,
+            input_id=result.input_id,
+            answer=answer,
+            waiting_for=_waiting(driven),
+            usage=self._display.spent(),
+            error=problem,
+            text=None if answer is None else self._display.left_to_print(result.input_id, answer),
+            resume=self._resume,
+        )
+
+    def _resumed(self, conversation: Conversation, driven: DriveResult) -> Ending:
+        """Say what became of the inputs that ended meanwhile (CM-21)."""
+        ended = self._display.ended
+        outcome: Outcome = "done"
+        problem = None
+        if driven.outcome is DriveOutcome.SUSPENDED:
+            outcome = "suspended"
+        elif ended:
+            record = ended[-1].record
+            outcome = OUTCOMES[record.state]
+            if record.state == "failed" and record.error:
+                problem = Problem(code=record.error.code, message=record.error.message)
+        else:
+            self._terminal.say(f"nothing was left to do in {self._name!r}")
+        answers = [one for one in ended if one.record.state in ("answered", "stopped")]
+        texts = [self._display.left_to_print(one.input_id, one.text) or "" for one in answers]
+        return Ending(
+            outcome=outcome,
+            session=self._name,
+            conversation=conversation.id,
+            input_id=ended[-1].input_id if ended else None,
+            answer=answers[-1].text if answers else None,
+            waiting_for=_waiting(driven),
+            usage=self._display.spent(),
+            error=problem,
+            text="".join(texts),
+            resume=self._resume,
+        )
+
+
+def _write_answer(file: Path, answer: str) -> None:
+    """Write an answer by rename, so that a reader never sees half of it (CM-19)."""
+    handle, fresh = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as out:
+        out.write(answer + "\n")
+    Path(fresh).replace(file)
+
+
+async def _conversation(harness: Harness, conv_id: int | None) -> Conversation:
+    if conv_id is None:
+        return await harness.root()
+    found = await harness.conversation(Seq(conv_id))
+    if found is None:
+        raise Rejected("unknown_target", f"there is no conversation {conv_id}")
+    return found
+
+
+def _waiting(driven: DriveResult) -> Sequence[Waiting] | None:
+    if driven.outcome is not DriveOutcome.SUSPENDED:
+        return None
+    return [
+        Waiting(kind=wait.kind, task=wait.task, conversation=wait.conv, until=wait.until)
+        for wait in driven.waiting_for
+    ]
+
+
+def continuing_line(words: Sequence[str], session: str) -> str:
+    """Answer the shell line that continues a session (CM-10)."""
+    return shlex.join([*words, "--session", session])

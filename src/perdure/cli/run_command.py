@@ -1,0 +1,79 @@
+"""`perdure run`: answer a prompt in a durable session (CM-18, CM-19)."""
+
+import os
+from pathlib import Path
+
+import click
+
+import perdure
+from perdure.cli.driving import Plan, drive
+from perdure.cli.endings import Ending, UsageProblem
+from perdure.cli.last import last_of_folder
+from perdure.cli.prompt import read_prompt
+from perdure.cli.surface import Surface, surfaced
+from perdure.cli.work import Work, prepare, store_of, working
+
+NEW_PREFIX = "run-"
+"""Start of the name of a session that was given none."""
+
+
+@click.command(
+    help="""Answer TEXT in a durable session; continue the session when it exists.
+
+    TEXT is the prompt; `-` reads it from standard input, and input piped beside a text is added to
+    it. Without --session a new session is made and its name printed on standard error.
+    """
+)
+@surfaced("store", "session", "conversation", "timeout", "config", "json_events")
+@working
+@click.argument("text", nargs=-1)
+@click.option("-c", "--continue", "last", is_flag=True, help="Continue this folder's last session.")
+@click.option("--no-session", is_flag=True, help="Keep nothing: the session is in memory.")
+@click.option(
+    "--request-id",
+    metavar="KEY",
+    help="A name for this request: repeating it gives the first answer, not a second one.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the answer to this file.",
+)
+def command(
+    surface: Surface,
+    work: Work,
+    *,
+    text: tuple[str, ...],
+    last: bool,
+    no_session: bool,
+    request_id: str | None,
+    output: Path | None,
+) -> Ending:
+    """Read the prompt, find the session, drive."""
+    common = surface.common
+    if sum((last, no_session, common.session is not None)) > 1:
+        raise UsageProblem("--session, --continue and --no-session exclude each other")
+    prompt = read_prompt(text)
+
+    async def run() -> Ending:
+        url, name = ("memory:", "run") if no_session else (None, common.session)
+        if last:
+            name = await last_of_folder(store_of(common))
+        ready = await prepare(common, work, session=name, url=url)
+        opening = ready.opening(session=name or NEW_PREFIX, named_by_id=name is None, create=True)
+        plan = Plan(
+            opening=opening,
+            continuing=ready.continuing,
+            text=prompt,
+            request_id=request_id,
+            conversation=common.conversation,
+            folder=os.getcwd(),  # noqa: PTH109 - text that is stored
+            output=output,
+            is_kept=not no_session,
+            says_name=name is None,
+        )
+        return await drive(surface, plan)
+
+    return perdure.run(run())

@@ -1,0 +1,180 @@
+"""What every subcommand shares: the common options, the terminal, and how its end is printed.
+
+`surfaced` wraps a command: it takes the common options out of click's keywords, makes the terminal,
+and hands both to the command, which answers an `Ending`.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import click
+from msgspec import Struct
+
+from perdure.cli.endings import CONTINUABLE, Ending, envelope
+from perdure.cli.events import ResultEvent
+from perdure.cli.terminal import Terminal, When
+
+Work: TypeAlias = Callable[..., Ending]
+Wrap: TypeAlias = Callable[[Work], Work]
+
+Machine: TypeAlias = Literal["no", "document", "events"]
+
+
+class Common(Struct, frozen=True, kw_only=True):
+    """The options that mean the same on every command (CM-14)."""
+
+    store: str | None = None
+    session: str | None = None
+    conversation: int | None = None
+    config: Path | None = None
+    json: bool = False
+    json_events: bool = False
+    color: When = "auto"
+    quiet: bool = False
+    timeout: float | None = None
+
+    @property
+    def machine(self) -> Machine:
+        """Say what standard output is for: words, one document, or events."""
+        if self.json_events:
+            return "events"
+        return "document" if self.json else "no"
+
+
+class Surface:
+    """One run of the command line: what is known of its options, and where it prints."""
+
+    def __init__(self) -> None:
+        """Know nothing yet; a usage error may come before any option is parsed."""
+        self.command = ""
+        self.common = Common()
+        self._terminal: Terminal | None = None
+
+    @property
+    def terminal(self) -> Terminal:
+        """Answer the terminal, made at the first need."""
+        if self._terminal is None:
+            common = self.common
+            plain = common.machine != "no"
+            color: When = "never" if plain else common.color
+            self._terminal = Terminal(color=color, quiet=common.quiet, plain=plain)
+        return self._terminal
+
+    def begin(self, command: str, common: Common) -> None:
+        """Take a parsed command's name and options."""
+        self.command = command
+        self.common = common
+
+    def adopt(self, args: Sequence[str]) -> None:
+        """Find the options that decide how to print when parsing failed before they were known."""
+        if self.command:
+            return
+        words = list(args[: list(args).index("--")] if "--" in args else args)
+        self.command = next((word for word in words if not word.startswith("-")), "")
+        self.common = Common(
+            json="--json" in words, json_events="--json-events" in words, quiet="--quiet" in words
+        )
+
+    def finish(self, ending: Ending) -> int:
+        """Print an ending and answer its exit code."""
+        terminal = self.terminal
+        if self.common.machine != "no":
+            document = envelope(self.command, ending)
+            as_event = self.common.machine == "events"
+            terminal.document(ResultEvent(result=document) if as_event else document)
+        elif ending.text is not None:
+            terminal.answer(ending.text)
+        if ending.error is not None:
+            terminal.complain(f"perdure: {ending.error.message}", "bad")
+            if ending.error.hint is not None:
+                terminal.complain(f"  {ending.error.hint}")
+        if ending.resume is not None and ending.outcome in CONTINUABLE:
+            terminal.complain(ending.resume)
+        terminal.finish()
+        if terminal.broken is not None and ending.code == 0:
+            return envelope(self.command, Ending(outcome="pipe")).exit_code
+        return ending.code
+
+
+COLOR: Final = click.Choice(["auto", "always", "never"])
+
+_OPTIONS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
+    (
+        "store",
+        click.option(
+            "--store",
+            metavar="URL",
+            help="Where sessions are kept: memory: or sqlite:FILE.  [default: [store] url of the "
+            "configuration, else sessions.db in the data folder]",
+        ),
+    ),
+    (
+        "session",
+        click.option("-s", "--session", metavar="NAME", help="The session, by name."),
+    ),
+    (
+        "conversation",
+        click.option(
+            "--conversation",
+            type=click.IntRange(min=1),
+            metavar="ID",
+            help="A conversation of the session.  [default: the root]",
+        ),
+    ),
+    (
+        "timeout",
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="SECONDS",
+            help="End the wait after this time with exit code 5; the session can be continued.",
+        ),
+    ),
+    (
+        "config",
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help="The configuration file.  [default: PERDURE_CONFIG, else perdure.toml of the "
+            "user and of the project]",
+        ),
+    ),
+    (
+        "json_events",
+        click.option("--json-events", is_flag=True, help="Print one JSON event a line."),
+    ),
+)
+
+_EVERYWHERE: Final[tuple[Callable[..., Any], ...]] = (
+    click.option("--quiet", is_flag=True, help="Only errors on standard error."),
+    click.option("--color", type=COLOR, default="auto", show_default=True, help="Colour."),
+    click.option("--json", is_flag=True, help="Print one JSON document on standard output."),
+)
+
+
+def surfaced(*names: str) -> Wrap:
+    """Give a command the common options it uses, beside `--json`, `--color` and `--quiet`."""
+
+    def wrap(work: Work) -> Work:
+        def run(ctx: click.Context, /, **given: Any) -> Ending:
+            surface = cast("Surface", ctx.find_root().obj)
+            known = {name: given.pop(name) for name in Common.__struct_fields__ if name in given}
+            surface.begin(_path(ctx), Common(**known))
+            return work(surface, **given)
+
+        wrapped: Any = click.pass_context(wraps(work)(run))
+        for option in reversed([one for name, one in _OPTIONS if name in names]):
+            wrapped = option(wrapped)
+        for option in _EVERYWHERE:
+            wrapped = option(wrapped)
+        return cast("Work", wrapped)
+
+    return wrap
+
+
+def _path(ctx: click.Context) -> str:
+    """Name the command without the program: `sessions list`."""
+    return ctx.command_path.partition(" ")[2]

@@ -1,0 +1,187 @@
+"""What `run` and `resume` drive with: model, tools and permissions, by flag or configuration."""
+
+import getpass
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from msgspec import Struct
+
+import perdure
+from perdure.cli.endings import UsageProblem
+from perdure.cli.places import data_folder, default_store, exists, made_ready, no_model
+from perdure.cli.surface import Common
+from perdure.harness.overview import stored_model
+from perdure.opening import OpenSession, open_store, system_ports
+from perdure.ports import Tool
+from perdure.providers.local_files import find_local
+from perdure.records.settings import ThinkingLevel
+from perdure.toolkits.files import file_tools
+from perdure.toolkits.shell import shell_tools
+
+MODEL_VARIABLE: Final = "PERDURE_MODEL"
+STORE_VARIABLE: Final = "PERDURE_STORE"
+LOCAL_MODEL: Final = "local:smollm2"
+THINKING: Final = ("off", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """The flags of a command that drives."""
+
+    model: str | None = None
+    thinking: ThinkingLevel | None = None
+    root: Path | None = None
+    tools: tuple[str, ...] = ()
+    no_tools: bool = False
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    yes: bool = False
+
+
+_OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
+    click.option(
+        "-m",
+        "--model",
+        metavar="PROVIDER:MODEL",
+        help="The model.  [default: the session's, PERDURE_MODEL, [model] name, local:smollm2]",
+    ),
+    click.option("--thinking", type=click.Choice(THINKING), help="How much the model thinks."),
+    click.option(
+        "--root",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="The folder that tools work in.  [default: the current one]",
+    ),
+    click.option(
+        "--tools",
+        multiple=True,
+        metavar="KIT",
+        help="Offer only these toolkits: files, shell.  Repeatable.  [default: both]",
+    ),
+    click.option("--no-tools", is_flag=True, help="Offer no tools."),
+    click.option(
+        "--allow", multiple=True, metavar="TOOL", help="Let this tool run unasked.  Repeatable."
+    ),
+    click.option(
+        "--deny", multiple=True, metavar="TOOL", help="Never let this tool run.  Repeatable."
+    ),
+    click.option("--yes", is_flag=True, help="Let every tool run that would ask."),
+)
+
+
+def working(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the flags of `Work`, handed over as one argument."""
+
+    def run(surface: object, /, **given: Any) -> object:
+        flags = {name: given.pop(name) for name in Work.__struct_fields__}
+        return command(surface, Work(**flags), **given)
+
+    wrapped: Callable[..., Any] = wraps(command)(run)
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+class Ready(Struct, frozen=True, kw_only=True):
+    """Everything that opening needs but the session, and the line that continues."""
+
+    url: str
+    options: Mapping[str, Any]
+    continuing: Sequence[str]
+
+    def opening(self, *, session: str, **more: Any) -> OpenSession:
+        """Answer the session to be opened."""
+        return perdure.open(self.url, session=session, **self.options, **more)
+
+
+def store_of(common: Common) -> str:
+    """Answer the store's URL: flag, environment, configuration, default (CG-02)."""
+    return common.store or os.environ.get(STORE_VARIABLE) or default_store()
+
+
+async def prepare(
+    common: Common, work: Work, *, session: str | None, url: str | None = None
+) -> Ready:
+    """Find out store, model, tools and permissions.
+
+    Raises:
+        UsageProblem: an unknown toolkit, or no model to ask.
+    """
+    place = made_ready(url or store_of(common))
+    stored = None if session is None else await model_of(place, session)
+    model = work.model or stored or os.environ.get(MODEL_VARIABLE) or _local_model()
+    options: dict[str, Any] = {
+        "model": model,
+        "tools": _tools(work),
+        "keep_model": work.model is None,
+        "permissions": perdure.Permissions(
+            allow=work.allow, deny=work.deny, yes=work.yes, subject=f"cli:{_user()}"
+        ),
+    }
+    if work.thinking is not None:
+        options["thinking"] = work.thinking
+    return Ready(url=place, options=options, continuing=_continuing(common, work))
+
+
+async def model_of(url: str, session: str) -> str | None:
+    """Answer the model a session has stored; None for a session or a store that is not there."""
+    if not exists(url):
+        return None
+    sessions = open_store(url, system_ports())
+    try:
+        storage = await sessions.open(session, create=False, read_only=True)
+        model = await stored_model(storage)
+    except perdure.Rejected as error:
+        if error.code != "not_found":
+            raise
+        return None
+    finally:
+        await sessions.close()
+    return None if model is None else str(model)
+
+
+def _local_model() -> str:
+    """Answer the local model when its file is there; its runtime says itself when it is missing."""
+    if find_local(data_folder()) is None:
+        raise no_model()
+    return LOCAL_MODEL
+
+
+def _tools(work: Work) -> tuple[Tool, ...]:
+    if work.no_tools:
+        return ()
+    root = (work.root or Path.cwd()).absolute()
+    kits: Mapping[str, Callable[[Path], Sequence[Tool]]] = {
+        "files": file_tools,
+        "shell": shell_tools,
+    }
+    for kit in work.tools:
+        if kit not in kits:
+            raise UsageProblem(f"there is no toolkit {kit!r}; there are: {', '.join(kits)}")
+    return tuple(tool for kit in work.tools or kits for tool in kits[kit](root))
+
+
+def _user() -> str:
+    """Name the person at this terminal, for the record of a decision (AQ-09)."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _continuing(common: Common, work: Work) -> Sequence[str]:
+    """Answer the words of the line that continues, the session's name left out (CM-10)."""
+    words = ["perdure", "resume"]
+    if common.store:
+        words += ["--store", common.store]
+    if common.config:
+        words += ["--config", str(common.config)]
+    if work.root:
+        words += ["--root", str(work.root)]
+    for flag, values in (("--tools", work.tools), ("--allow", work.allow), ("--deny", work.deny)):
+        for value in values:
+            words += [flag, value]
+    return [*words, *(["--no-tools"] if work.no_tools else []), *(["--yes"] if work.yes else [])]
