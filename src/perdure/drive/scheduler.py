@@ -102,9 +102,11 @@ class Scheduler:
 
         Raises:
             Faulted: the session stopped while driving (FT-06).
+            Rejected: `nested_command`, inside a command: it would wait for itself (LN-20).
         """
         if self._line.fault is not None:
             raise self._line.fault
+        self._line.check_outside()
         if self._closing:
             return DriveResult(outcome=DriveOutcome.CLOSED)
         drive = _Drive(conv_id, poll=poll_deferred, wait_timers=wait_timers, until=until)
