@@ -7,10 +7,11 @@ line that was written survives SIGKILL and a power cut, and nothing else writes 
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.ports import Replay
+from perdure.ports import Replay, ToolContext
 from perdure.toolkits.define import FunctionTool, tool
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_SYNC | os.O_CLOEXEC
@@ -59,9 +60,9 @@ class EffectCounter:
         """
 
         @tool(name=name, replay=replay)
-        async def act(key: str = "") -> str:
+        async def act(key: str = "", *, ctx: ToolContext) -> str:
             """Act on the world, once."""
-            self.add(f"{name}:{key}")
+            await ctx.threads.run(name, partial(self.add, f"{name}:{key}"))
             if between is not None:
                 await between()
             return f"acted on {key}"
