@@ -23,6 +23,7 @@ from perdure.errors import Rejected
 from perdure.harness.harness import Harness
 from perdure.harness.options import HarnessOptions
 from perdure.hosts.clock import SystemClock
+from perdure.hosts.folders import user_data_folder
 from perdure.hosts.randomness import SystemRandomness
 from perdure.hosts.threads import DaemonThreads
 from perdure.kinds.permissions import Permissions
@@ -89,8 +90,9 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     """Everything `perdure.open` accepts besides the store's URL.
 
     `model` is `provider:model`; a stored one stays unless it differs and `keep_model` is False
-    (K44). `models` replaces every provider. With `named_by_id` a new session is made, and `session`
-    is the start of its name; the first digits of its id follow (CM-18).
+    (K44). `models` replaces every provider; `data_folder` holds the local model. With
+    `named_by_id` a new session is made, and `session` is the start of its name; the first digits
+    of its id follow (CM-18).
     """
 
     session: str
@@ -110,6 +112,7 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     permissions: Permissions = Permissions()
     limits: Limits | None = None
     resources: Mapping[str, object] = NO_OPTIONS
+    data_folder: Path | None = None
     providers: Mapping[str, ProviderConfig] = NO_OPTIONS
     models: Models | None = None
     ports: Ports | None = None
@@ -151,7 +154,9 @@ class OpenSession:
         options = self._options
         ports = options.ports or system_ports()
         model = parse_model(options.model)
-        models = options.models or await offered_models(model, options.providers, ports)
+        models = options.models or await offered_models(
+            model, options.providers, ports, data_folder=options.data_folder
+        )
         sessions = open_store(self._url, ports, durability=options.durability)
         self._stack.push_async_callback(sessions.close)
         if options.named_by_id:
@@ -292,7 +297,11 @@ def launch_root(url: str) -> Path | None:
 
 
 async def offered_models(
-    model: ModelId, configs: Mapping[str, ProviderConfig], ports: Ports
+    model: ModelId,
+    configs: Mapping[str, ProviderConfig],
+    ports: Ports,
+    *,
+    data_folder: Path | None = None,
 ) -> Models:
     """Answer the models a host offers, with the wanted one's provider loading in a thread (PV-04).
 
@@ -306,8 +315,11 @@ async def offered_models(
             model.model_id, clock=ports.clock, threads=ports.threads
         )
     elif model.provider == "local":
+        folder = data_folder or user_data_folder()
         local = load("perdure.providers.local")
-        others["local"] = local.offered(threads=ports.threads, clock=ports.clock)
+        embedded = local.LocalModels(folder, threads=ports.threads, load=load)
+        embedded.begin(model)
+        others["local"] = embedded
     offered = OfferedModels(
         load=load, threads=ports.threads, clock=ports.clock, configs=configs, others=others
     )

@@ -1,11 +1,11 @@
 """Which store, session and model a command means: flag, environment, configuration, default."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Final
 
 from perdure.cli.endings import UsageProblem
+from perdure.hosts.folders import user_data_folder
 
 HOME_VARIABLE: Final = "PERDURE_HOME"
 STORE_FILE: Final = "sessions.db"
@@ -18,12 +18,7 @@ def data_folder() -> Path:
     home = os.environ.get(HOME_VARIABLE)
     if home:
         return Path(home).expanduser().absolute()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "perdure"
-    base = os.environ.get("XDG_DATA_HOME", "")
-    # A relative base is to be ignored, says the base directory specification.
-    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "share"
-    return root / "perdure"
+    return user_data_folder()
 
 
 def default_store() -> str:

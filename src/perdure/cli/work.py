@@ -117,6 +117,7 @@ async def prepare(
         "model": model,
         "tools": _tools(work),
         "keep_model": work.model is None,
+        "data_folder": data_folder(),
         "permissions": perdure.Permissions(
             allow=work.allow, deny=work.deny, yes=work.yes, subject=f"cli:{_user()}"
         ),
