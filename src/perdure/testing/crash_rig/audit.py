@@ -312,7 +312,11 @@ def usage_faults(journal: Journal, reported: Iterable[tuple[int, int]]) -> list[
     """
     said = set(reported)
     stored = Counter((int(task), attempt) for task, attempt in journal.usage)
-    faults = [f"usage of attempt {key} is stored {count} times" for key, count in stored.items() if count > 1]
+    faults = [
+        f"usage of attempt {key} is stored {count} times"
+        for key, count in stored.items()
+        if count > 1
+    ]
     faults += [f"usage of attempt {key} was never reported" for key in stored if key not in said]
     for task, attempt in said - set(stored):
         why = journal.attempts.get((Seq(task), attempt))

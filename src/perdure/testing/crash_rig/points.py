@@ -8,7 +8,7 @@ import mmap
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -71,7 +71,7 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
     @contextmanager
-    def in_flight(self, phase: Phase) -> Iterator[None]:
+    def in_flight(self, phase: Phase) -> Generator[None]:
         """Say on the board that something is in flight."""
         self._board.add(phase, 1)
         try:

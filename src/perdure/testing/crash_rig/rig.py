@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Literal, Self
+from typing import IO, Any, Final, Self
 
 import msgspec
 
@@ -59,22 +59,19 @@ class CrashRig:
     def run(
         self,
         plans: Sequence[tuple[Kill, ...]],
-        *,
-        durability: Literal["power", "process"] = "power",
-        early_close: bool = False,
+        **facts: Any,
     ) -> Iterator[Report]:
-        """Run one trial for each plan of kills; answers reports in order."""
+        """Run one trial for each plan of kills; answers reports in order.
+
+        `facts` are other fields of `Trial`, the same for all.
+        """
         assert self._folder is not None, "use the rig as a context manager"
         trials: list[Trial] = []
         for kills in plans:
             self._number += 1
             folder = self._folder / f"trial-{self._number:05}"
             folder.mkdir(parents=True)
-            trials.append(
-                Trial(
-                    folder=str(folder), kills=kills, durability=durability, early_close=early_close
-                )
-            )
+            trials.append(Trial(folder=str(folder), kills=kills, **facts))
         return self._pool.map(self._one, trials)
 
     def _one(self, trial: Trial) -> Report:
@@ -90,7 +87,7 @@ class CrashRig:
         return report
 
     def whole_run(self, *, early_close: bool = False) -> Report:
-        """Run the story without a kill: which points it reaches, in order, and how long it takes."""
+        """Run the story without a kill, to see its points in order and how long it takes."""
         kill = Kill(point="never")
         (report,) = self.run([(kill,)], early_close=early_close)
         return report

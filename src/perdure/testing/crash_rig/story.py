@@ -12,12 +12,14 @@ were answered), `usage` (requests that reported), `refused` (requests a strict p
 import asyncio
 import contextlib
 import os
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from perdure.harness.conversation import Conversation
 from perdure.harness.harness import Harness
@@ -60,7 +62,7 @@ REQUESTS: Final = {"web-1": FIRST, "web-2": SECOND}
 EFFECT_MS: Final = 12
 """How long a tool takes on each side of its effect."""
 
-COMMAND: Final = "printf 'shell:\\n' >> counter; sleep 0.05; echo the command ended"
+COMMAND: Final = "printf 'shell:\\n' >> counter; sleep $STORY_SECONDS; echo the command ended"
 BASE_DELAY_MS: Final = 4
 ANSWER: Final = "What was found, at length. " * 200
 """Longer than one batch of frames, so that streaming commits."""
@@ -129,7 +131,7 @@ def tools(folder: Path, witness: Witness, points: Points, started: asyncio.Event
         """Pay an amount."""
         return await act("pay", ctx)
 
-    return (look, pay, *shell_tools(folder))
+    return (look, pay, *shell_tools(folder, env=["STORY_SECONDS"]))
 
 
 def reply_to(request: ModelRequest) -> Reply:
@@ -325,9 +327,9 @@ def _ack_faults(journal: Journal, witness: Witness) -> list[str]:
         if journal.requests.get(request_id) != int(input_id):
             faults.append(f"{request_id} was accepted as {input_id}, the store says otherwise")
     for request_id, input_id in journal.requests.items():
-        state = journal.inputs[input_id]["state"]
-        if state != "answered":
-            faults.append(f"{request_id} (input {input_id}) ended {state}: {journal.inputs[input_id].get('error')}")
+        record = journal.inputs[input_id]
+        if record["state"] != "answered":
+            faults.append(f"{request_id} (input {input_id}) ended as {record}")
     return faults
 
 
@@ -363,11 +365,15 @@ async def _closed_faults(stage: Stage, trial: Trial, head: int) -> list[str]:
 def child(trial: Trial, points: Points, *, last: bool) -> None:
     """Live a life to its end in a forked child and leave without the parent's cleanup."""
     os.chdir(trial.folder)
+    os.environ["STORY_SECONDS"] = str(trial.command_s)
     code = 1
     try:
         ending = asyncio.run(live(trial, points, last=last))
         if ending is not None:
             Path("ending.json").write_bytes(msgspec.json.encode(ending))
         code = 0
+    except BaseException:  # noqa: BLE001 - said in a file that the report quotes, then the child ends
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(code)

@@ -33,7 +33,9 @@ def refusal_of(request: ModelRequest) -> str | None:
         if open_calls:
             return f"message {at} stands before the results of {open_calls}"
         if isinstance(message, AssistantMessage):
-            open_calls = [part.call_id for part in message.content if isinstance(part, ToolCallPart)]
+            open_calls = [
+                part.call_id for part in message.content if isinstance(part, ToolCallPart)
+            ]
     if open_calls:
         return f"calls {open_calls} are not answered"
     return "the last message is the assistant's" if _is_assistant(messages[-1]) else None

@@ -44,13 +44,15 @@ class Kill(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One session: a folder of its own, how its lives end, and one last life that audits.
 
-    `early_close` closes the harness of killed lives while tools still run.
+    `early_close` closes the harness of killed lives while tools still run; `command_s` is how
+    long the story's shell command takes.
     """
 
     folder: str
     kills: tuple[Kill, ...] = ()
     durability: Literal["power", "process"] = "power"
     early_close: bool = False
+    command_s: float = 0.05
 
 
 class Life(Struct, frozen=True, kw_only=True, omit_defaults=True):

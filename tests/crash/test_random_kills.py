@@ -1,0 +1,29 @@
+"""SIGKILL at moments nobody chose: uniform over the wall time of a whole run."""
+
+import pytest
+
+from perdure.testing.crash_rig import CrashRig
+from perdure.testing.crash_rig.__main__ import tally
+
+SEED = 20_261
+KILLS = 15
+KILLS_DEEP = 1_000
+ACTING_DEEP = 300
+"""How many of the deep kills must fall while an effect or a command is in flight."""
+
+
+@pytest.mark.timeout(60)
+def test_killed_at_any_moment_a_session_goes_on(rig: CrashRig) -> None:
+    result = tally(rig.run(rig.moments(KILLS, SEED)))
+    assert not result["faults"]
+    assert result["kills"] > 0
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3_600)
+def test_a_thousand_kills_lose_nothing_and_double_nothing(rig: CrashRig) -> None:
+    # Some moments fall after a run's end, and some trials are killed twice.
+    result = tally(rig.run(rig.moments(KILLS_DEEP + KILLS_DEEP // 10, SEED)))
+    assert not result["faults"]
+    assert result["kills"] >= KILLS_DEEP
+    assert result["kills_while_an_effect_or_command_was_in_flight"] >= ACTING_DEEP
