@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType, ModuleType, TracebackType
@@ -157,13 +158,16 @@ class OpenSession:
         models = options.models or await offered_models(
             model, options.providers, ports, data_folder=options.data_folder
         )
-        sessions = open_store(self._url, ports, durability=options.durability)
+        # Looking for folders blocks, however briefly.
+        sessions = await ports.threads.run(
+            "open", partial(open_store, self._url, ports, durability=options.durability)
+        )
         self._stack.push_async_callback(sessions.close)
         if options.named_by_id:
             storage = await named_by_id(sessions, options.session, ports.randomness)
         else:
             storage = await sessions.open(options.session, create=options.create)
-        processes = self._processes(storage, ports)
+        processes = await ports.threads.run("open", partial(self._processes, storage, ports))
         harness = await self._harness(storage, models, model, processes, ports)
         self._stack.push_async_callback(harness.close)
         return harness
