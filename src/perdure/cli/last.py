@@ -1,10 +1,12 @@
 """This folder's last committed session, which `-c` and `resume` mean (CM-18, CM-21)."""
 
+import difflib
 import os
 
 from perdure.cli.driving import FOLDER
 from perdure.cli.endings import UsageProblem
 from perdure.cli.places import exists
+from perdure.errors import Rejected
 from perdure.opening import open_store, system_ports
 from perdure.ports import Sessions
 from perdure.records.codec import decode_json
@@ -32,6 +34,27 @@ async def last_of_folder(url: str) -> str:
     raise UsageProblem(
         f"no session was made in {here!r}", "name one with --session; see: perdure sessions"
     )
+
+
+async def known_sessions(url: str) -> list[SessionInfo]:
+    """Answer the sessions of a store, the one with the newest commit first."""
+    if not exists(url):
+        return []
+    sessions = open_store(url, system_ports())
+    try:
+        return sorted(await all_sessions(sessions), key=_newest_first)
+    finally:
+        await sessions.close()
+
+
+async def not_found(error: Rejected, url: str, name: str) -> Rejected:
+    """Answer the same refusal, with the nearest session there is when the name is unknown."""
+    if error.code != "not_found":
+        return error
+    names = [info.name for info in await known_sessions(url)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "see: perdure sessions"
+    return Rejected("not_found", f"there is no session named {name!r}", {"hint": hint})
 
 
 async def all_sessions(sessions: Sessions) -> list[SessionInfo]:

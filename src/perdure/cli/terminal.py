@@ -43,7 +43,9 @@ class Terminal:
             STDERR: not plain and _wants_color(color, is_terminal=self.err_is_terminal),
         }
         self._plain = plain
-        self._words: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._words: queue.SimpleQueue[tuple[int, bytes] | threading.Event | None] = (
+            queue.SimpleQueue()
+        )
         self._done = threading.Event()
         self._on_broken: Callable[[], None] | None = None
         self.broken: OSError | None = None
@@ -80,6 +82,12 @@ class Terminal:
             return text
         return f"\x1b[{code}m{text}\x1b[0m"
 
+    def flush(self) -> None:
+        """Wait until what was said so far is written, before a question is asked."""
+        written = threading.Event()
+        self._words.put(written)
+        written.wait(FLUSH_S_MAX)
+
     def finish(self) -> None:
         """Wait until everything said is written."""
         self._words.put(None)
@@ -87,6 +95,9 @@ class Terminal:
 
     def _write(self) -> None:
         while (word := self._words.get()) is not None:
+            if isinstance(word, threading.Event):
+                word.set()
+                continue
             stream, data = word
             if stream == STDOUT and self.broken is not None:
                 continue

@@ -29,8 +29,10 @@ class UsageReader:
         self._storage = storage
         self._kept: dict[Seq | None, tuple[Seq, UsageTotals]] = {}
 
-    async def totals(self, conv_id: Seq | None) -> UsageTotals:
-        """Answer the totals of a conversation, or of the session."""
+    async def totals(self, conv_id: Seq | None, *, as_of: Seq | None = None) -> UsageTotals:
+        """Answer the totals of a conversation, or of the session; now or at a main boundary."""
+        if as_of is not None:
+            return await self._sum(conv_id, as_of)
         head = self._storage.last_seq
         kept = self._kept.get(conv_id)
         if kept is None or kept[0] != head:
@@ -38,11 +40,13 @@ class UsageReader:
             self._kept[conv_id] = kept
         return kept[1]
 
-    async def _sum(self, conv_id: Seq | None) -> UsageTotals:
+    async def _sum(self, conv_id: Seq | None, as_of: Seq | None = None) -> UsageTotals:
         elements: list[UsageElement] = []
         after: Seq | None = None
         while True:
-            page = await self._storage.elements(USAGE.address(), ListPage(after=after, limit=PAGE))
+            page = await self._storage.elements(
+                USAGE.address(), ListPage(after=after, limit=PAGE, as_of=as_of)
+            )
             for element in page:
                 usage = decode(element.value_json, UsageElement)
                 if conv_id in (None, usage.conv_id):
@@ -50,14 +54,14 @@ class UsageReader:
             if len(page) < PAGE:
                 break
             after = page[-1].seq
-        return usage_totals(elements, await self._attempts(conv_id))
+        return usage_totals(elements, await self._attempts(conv_id, as_of))
 
-    async def _attempts(self, conv_id: Seq | None) -> dict[Seq, int]:
+    async def _attempts(self, conv_id: Seq | None, as_of: Seq | None) -> dict[Seq, int]:
         made: dict[Seq, int] = {}
         after: Seq | None = None
         while True:
             page = await self._storage.scan_tasks(
-                TaskScan(conv_id=conv_id, kind="generation", after=after, limit=PAGE)
+                TaskScan(conv_id=conv_id, kind="generation", after=after, limit=PAGE, as_of=as_of)
             )
             made.update((task.id, _made(task)) for task in page)
             if len(page) < PAGE:

@@ -1,0 +1,63 @@
+"""`perdure resume`: go on with what is live in a session, and accept nothing (CM-21)."""
+
+import click
+
+import perdure
+from perdure.cli.driving import Plan, drive
+from perdure.cli.endings import Ending
+from perdure.cli.last import known_sessions, last_of_folder, not_found
+from perdure.cli.surface import Surface, surfaced
+from perdure.cli.terminal import stdin_is_terminal
+from perdure.cli.work import Work, prepare, store_of, working
+
+OFFERED: int = 20
+"""Sessions offered to choose from."""
+
+
+@click.command(
+    help="""Go on with what is live in a session; accept nothing new.
+
+    Drives what a kill or a pause left behind, and prints the answers of inputs that end meanwhile.
+    Without --session: on a terminal choose one, else the last one made in this folder.
+    """
+)
+@surfaced("store", "session", "conversation", "timeout", "config", "json_events")
+@working
+@click.option("--poll", is_flag=True, help="Ask for deferred answers once.")
+def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
+    """Find the session, drive."""
+    common = surface.common
+
+    async def run() -> Ending:
+        url = store_of(common)
+        name = common.session or await _chosen(surface, url)
+        ready = await prepare(common, work, session=name)
+        opening = ready.opening(session=name, create=False)
+        plan = Plan(
+            opening=opening,
+            continuing=ready.continuing,
+            conversation=common.conversation,
+            poll=poll,
+        )
+        try:
+            return await drive(surface, plan)
+        except perdure.Rejected as error:
+            raise await not_found(error, url, name) from None
+
+    return perdure.run(run())
+
+
+async def _chosen(surface: Surface, url: str) -> str:
+    """Let a person choose, or take this folder's last one."""
+    names = [info.name for info in await known_sessions(url)][:OFFERED]
+    person = stdin_is_terminal() and surface.terminal.err_is_terminal
+    if not person or surface.common.machine != "no" or len(names) < 2:
+        return await last_of_folder(url)
+    for number, name in enumerate(names, 1):
+        surface.terminal.complain(f"{number:3} {name}")
+    surface.terminal.complain("which one? [1]")
+    surface.terminal.flush()
+    choice: int = click.prompt(
+        "", type=click.IntRange(1, len(names)), default=1, show_default=False, err=True
+    )
+    return names[choice - 1]
