@@ -5,7 +5,7 @@ A handle keeps its conversation resident from its first use until it is closed o
 """
 
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -16,12 +16,13 @@ from perdure.errors import Rejected
 from perdure.harness.acceptance import Acceptance, Request
 from perdure.harness.cancellation import AbortReport, abort
 from perdure.harness.core import Core
+from perdure.harness.model_check import check_model
 from perdure.harness.results import is_final, read_result
 from perdure.line.command import Command
-from perdure.records.addresses import Address, ConversationList, ConversationValue
-from perdure.records.codec import decode_json
+from perdure.records.addresses import MODEL, THINKING, Address, ConversationList, ConversationValue
+from perdure.records.codec import checked_raw, decode, decode_json
 from perdure.records.conversations import ConversationState, QueueMode
-from perdure.records.entries import Entry
+from perdure.records.entries import Entry, ModelId
 from perdure.records.inputs import Accepted, InputMode, InputResult
 from perdure.records.messages import InputContent, normalize_input
 from perdure.records.seqs import Seq
@@ -114,9 +115,29 @@ class Conversation:
         return default if raw is None else decode_json(raw)
 
     async def set_value(self, address: ConversationValue[Any], value: object) -> None:
-        """Set a value: a new immutable version."""
+        """Set a value: a new immutable version.
+
+        Raises:
+            Rejected: `invariant`, for a protected address, a value it does not take, an unknown
+                provider, or a thinking level that the model would drop (PV-02, PV-10).
+        """
         bound = self._at(address, ConversationValue)
+        if address in (MODEL, THINKING):
+            await self._check_setting(address, value)
         await self._host(lambda tx: _ignore(tx.set_value(bound, value)))
+
+    async def _check_setting(self, address: ConversationValue[Any], value: object) -> None:
+        initial = self._core.services.initial
+        if address == MODEL:
+            model = value
+            thinking = await self.get_value(THINKING, initial.thinking)
+        else:
+            model = await self.get_value(MODEL, initial.model)
+            thinking = value
+        if isinstance(model, Mapping):
+            model = decode(checked_raw(model), ModelId)
+        if isinstance(model, ModelId):
+            await check_model(self._core.services.models, model, str(thinking))
 
     async def delete_value(self, address: ConversationValue[Any]) -> None:
         """Delete a value: a tombstone that masks inherited versions too."""
@@ -256,6 +277,7 @@ class Conversation:
             result = await self.result(input_id)
             if result.final:
                 return result
+            self._core.line.check_usable()
             await changed
 
     # Work.

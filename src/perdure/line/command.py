@@ -19,6 +19,7 @@ from perdure.line.facts import KindTable, field_names
 from perdure.records.addresses import Address, WorkingScope
 from perdure.records.codec import checked_raw, encode, to_raw
 from perdure.records.conversations import ConversationState, InboxItem, ParentLink, QueueMode
+from perdure.records.core_values import check_core_value
 from perdure.records.entries import META_BYTES_MAX, Entry
 from perdure.records.seqs import Seq
 from perdure.records.tasks import Task
@@ -292,6 +293,9 @@ class Command(Buffer):
     def set_value(self, address: AnyAddress, value: object) -> Seq:
         """Set a session or conversation value; answers the write's seq."""
         bound = self._writable(address, "value")
+        raw = self.encoded(value)
+        if self.host:
+            check_core_value(bound.namespace, raw)
         seq = self.mint()
         self.writes.append(
             SetValue(
@@ -299,7 +303,7 @@ class Command(Buffer):
                 conv_id=bound.conv_id,
                 namespace=bound.namespace,
                 key=bound.key,
-                value_json=self.encoded(value),
+                value_json=raw,
             )
         )
         self.note_write(bound)

@@ -1,0 +1,20 @@
+"""Whether a model and a thinking level can be used, asked where they are set (PV-02, PV-10)."""
+
+from perdure.errors import Rejected
+from perdure.ports import Models
+from perdure.records.entries import ModelId
+
+
+async def check_model(models: Models, model: ModelId, thinking: str) -> None:
+    """Refuse an unknown provider, and thinking that the model would drop.
+
+    Raises:
+        Rejected: `invariant`, naming the model, the level and what is accepted.
+    """
+    info = await models.describe(model)
+    if thinking != "off" and thinking not in info.thinking:
+        accepted = ", ".join(info.thinking) or "off"
+        raise Rejected(
+            "invariant",
+            f"the model {model} is not known to think at level {thinking!r}; it takes {accepted}",
+        )
