@@ -6,7 +6,7 @@ A handle keeps its conversation resident from its first use until it is closed o
 
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import UNSET, UnsetType
 
@@ -135,7 +135,7 @@ class Conversation:
             model = await self.get_value(MODEL, initial.model)
             thinking = value
         if isinstance(model, Mapping):
-            model = decode(checked_raw(model), ModelId)
+            model = decode(checked_raw(cast("object", model)), ModelId)
         if isinstance(model, ModelId):
             await check_model(self._core.services.models, model, str(thinking))
 
