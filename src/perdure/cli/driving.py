@@ -18,6 +18,7 @@ from msgspec import Struct
 from perdure.cli.display import Display
 from perdure.cli.endings import Ending, Outcome, Problem, Waiting
 from perdure.cli.events import AcceptedEvent, SignalEvent
+from perdure.cli.last import FOLDER
 from perdure.cli.stopping import GRACE_S, Stop
 from perdure.cli.surface import Surface
 from perdure.drive.outcomes import DriveOutcome, DriveResult
@@ -25,14 +26,10 @@ from perdure.errors import Rejected
 from perdure.harness.conversation import Conversation
 from perdure.harness.harness import Harness
 from perdure.opening import OpenSession
-from perdure.records.addresses import SessionValue
 from perdure.records.inputs import Accepted, InputResult, InputState
 from perdure.records.seqs import Seq
 
 T = TypeVar("T")
-
-FOLDER: SessionValue[str] = SessionValue("cli.folder")
-"""The folder a session was made in; `-c` and `resume` look for it."""
 
 OUTCOMES: Mapping[InputState, Outcome] = MappingProxyType(
     {

@@ -2,17 +2,21 @@
 
 import difflib
 import os
+from typing import Final
 
-from perdure.cli.driving import FOLDER
 from perdure.cli.endings import UsageProblem
 from perdure.cli.places import exists
 from perdure.errors import Rejected
 from perdure.opening import open_store, system_ports
-from perdure.ports import Sessions
+from perdure.ports import Sessions, Storage
+from perdure.records.addresses import SessionValue
 from perdure.records.codec import decode_json
 from perdure.records.sessions import SessionInfo
 
-PAGE = 1_000
+FOLDER: Final[SessionValue[str]] = SessionValue("cli.folder")
+"""The folder a session was made in; `-c` and `resume` look for it."""
+
+PAGE: Final = 1_000
 """Sessions read at a time."""
 
 
@@ -71,9 +75,14 @@ async def folder_of(sessions: Sessions, name: str) -> str | None:
     """Answer the folder a session was made in, None when nothing says so."""
     storage = await sessions.open(name, create=False, read_only=True)
     try:
-        stored = await storage.value(FOLDER.address())
+        return await folder_in(storage)
     finally:
         await storage.close()
+
+
+async def folder_in(storage: Storage) -> str | None:
+    """Answer the folder an open session was made in."""
+    stored = await storage.value(FOLDER.address())
     folder = None if stored is None else decode_json(stored.value_json)
     return folder if isinstance(folder, str) else None
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Final
 
 from perdure.cli.endings import UsageProblem
+from perdure.cli.surface import Common
 from perdure.hosts.folders import user_data_folder
 
 HOME_VARIABLE: Final = "PERDURE_HOME"
+STORE_VARIABLE: Final = "PERDURE_STORE"
 STORE_FILE: Final = "sessions.db"
 PRIVATE: Final = 0o700
 """Mode of the data folder: its owner's alone (SN-01, SX-06)."""
@@ -24,6 +26,11 @@ def data_folder() -> Path:
 def default_store() -> str:
     """Answer the URL of the store in the data folder."""
     return f"sqlite:{data_folder() / STORE_FILE}"
+
+
+def store_of(common: Common) -> str:
+    """Answer the store's URL: flag, environment, configuration, default (CG-02)."""
+    return common.store or os.environ.get(STORE_VARIABLE) or default_store()
 
 
 def made_ready(url: str) -> str:

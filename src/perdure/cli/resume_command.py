@@ -6,9 +6,10 @@ import perdure
 from perdure.cli.driving import Plan, drive
 from perdure.cli.endings import Ending
 from perdure.cli.last import known_sessions, last_of_folder, not_found
+from perdure.cli.places import store_of
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.terminal import stdin_is_terminal
-from perdure.cli.work import Work, prepare, store_of, working
+from perdure.cli.work import Work, prepare, working
 
 OFFERED: int = 20
 """Sessions offered to choose from."""

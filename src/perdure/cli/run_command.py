@@ -9,9 +9,10 @@ import perdure
 from perdure.cli.driving import Plan, drive
 from perdure.cli.endings import Ending, UsageProblem
 from perdure.cli.last import last_of_folder
+from perdure.cli.places import store_of
 from perdure.cli.prompt import read_prompt
 from perdure.cli.surface import Surface, surfaced
-from perdure.cli.work import Work, prepare, store_of, working
+from perdure.cli.work import Work, prepare, working
 
 NEW_PREFIX = "run-"
 """Start of the name of a session that was given none."""

@@ -1,5 +1,7 @@
 """Usage totals as a command says them: an incomplete sum is null, never a smaller number."""
 
+from collections.abc import Mapping
+
 from perdure.cli.endings import Spent
 from perdure.records.usage import TokenSum, UsageTotals
 
@@ -26,3 +28,21 @@ def spent_of(totals: UsageTotals) -> Spent | None:
         reports=totals.reports,
         unknown_attempts=totals.unknown_attempts,
     )
+
+
+def spent_words(spent: Spent | None) -> str:
+    """Answer what was spent in one line; what is not known is said, never left out."""
+    if spent is None:
+        return "nothing"
+    tokens = f"{_number(spent.input)} tokens in, {_number(spent.output)} out"
+    money = "unknown cost" if spent.cost is None else _money(spent.cost)
+    unknown = f", {spent.unknown_attempts:,} requests unknown" if spent.unknown_attempts else ""
+    return f"{tokens}, {money}{unknown}"
+
+
+def _number(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"
+
+
+def _money(cost: Mapping[str, str]) -> str:
+    return " + ".join(f"{amount} {currency}" for currency, amount in cost.items()) or "no cost"

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 import perdure
 from perdure.cli.endings import UsageProblem
-from perdure.cli.places import data_folder, default_store, exists, made_ready, no_model
+from perdure.cli.places import data_folder, exists, made_ready, no_model, store_of
 from perdure.cli.surface import Common
 from perdure.harness.overview import stored_model
 from perdure.opening import OpenSession, open_store, system_ports
@@ -23,7 +23,6 @@ from perdure.toolkits.files import file_tools
 from perdure.toolkits.shell import shell_tools
 
 MODEL_VARIABLE: Final = "PERDURE_MODEL"
-STORE_VARIABLE: Final = "PERDURE_STORE"
 LOCAL_MODEL: Final = "local:smollm2"
 THINKING: Final = ("off", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -95,11 +94,6 @@ class Ready(Struct, frozen=True, kw_only=True):
     def opening(self, *, session: str, **more: Any) -> OpenSession:
         """Answer the session to be opened."""
         return perdure.open(self.url, session=session, **self.options, **more)
-
-
-def store_of(common: Common) -> str:
-    """Answer the store's URL: flag, environment, configuration, default (CG-02)."""
-    return common.store or os.environ.get(STORE_VARIABLE) or default_store()
 
 
 async def prepare(
