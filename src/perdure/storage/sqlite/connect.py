@@ -6,14 +6,17 @@ Invariants: a container of a newer format is refused with its bytes unchanged; a
 a container is never written; files are private to their owner (SX-06).
 """
 
+import fcntl
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from perdure.errors import Faulted, FormatUnsupported, StorageBusy, StorageDamaged
+from perdure.storage.blobs import Blobs
 
 FORMAT: Final = 1
 """Container format this release writes."""
@@ -24,6 +27,8 @@ APPLICATION_ID: Final = 0x70726475
 PAGE_BYTES: Final = 4096
 CACHED_STATEMENTS: Final = 256
 FILE_MODE: Final = 0o600
+WAIT_MS: Final = 20
+"""How long to wait between two looks at the folder's lock."""
 
 Step: TypeAlias = Callable[[sqlite3.Connection], None]
 Migrations: TypeAlias = tuple[tuple[int, Step], ...]
@@ -67,6 +72,11 @@ def translated(error: Exception, what: str, path: Path) -> Exception:
     return Faulted(f"{what}: {path}: {error}")
 
 
+def blobs_beside(path: Path, *, sync: bool) -> Blobs:
+    """Answer the blob folder of a container file."""
+    return Blobs(path.with_name(path.name + ".blobs"), sync=sync)
+
+
 def create_private(path: Path) -> None:
     """Create an absent file that only its owner reads, whatever the umask (SX-06)."""
     try:
@@ -74,6 +84,28 @@ def create_private(path: Path) -> None:
     except FileExistsError:
         return
     os.close(handle)
+
+
+@contextmanager
+def creating(path: Path, busy_ms: int) -> Generator[None, None, None]:
+    """Hold the folder's lock while a container is created or migrated.
+
+    SQLite does not wait when two processes switch one new file to write-ahead logging. The lock
+    is on the folder, because closing a second descriptor of the file would drop SQLite's own.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _ in range(1 + busy_ms // WAIT_MS):
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                threading.Event().wait(WAIT_MS / 1000)
+        else:
+            raise StorageBusy(f"another process has been creating {path} for {busy_ms} ms")
+        yield
+    finally:
+        os.close(folder)
 
 
 def open_writer(path: Path, busy_ms: int) -> sqlite3.Connection:

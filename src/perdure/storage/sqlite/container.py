@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import structs
 
-from perdure.errors import Closed, PerdureError, Rejected
+from perdure.errors import Closed, Faulted, PerdureError, Rejected
 from perdure.ports import Clock, Randomness
 from perdure.records.sessions import Owner, SessionInfo
 from perdure.storage.admission import check_limit, check_name, refuse
@@ -40,7 +40,7 @@ INSERT_OPENING: Final = "INSERT INTO opening (session, epoch, pid, host, opened)
 FOLD_OPENINGS: Final = "DELETE FROM opening WHERE session=? AND epoch<=?"
 TABLES: Final = (
     "journal", "opening", "working_value", "working_element", "name", "conversation", "settings",
-    "context", "touch", "entry", "task", "session_value", "version", "element",
+    "context", "timeline", "task", "session_value", "version", "element",
 )  # fmt: skip
 """Every table whose rows belong to one session."""
 
@@ -107,6 +107,8 @@ class SqliteSessions:
         self._closed = False
 
     def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise Faulted("the container was opened before the process forked", code="forked")
         if self._closed:
             raise Closed("the container is closed")
 
@@ -217,7 +219,12 @@ class SqliteSessions:
             rows = conn.execute(sql, (after or "", limit)).fetchall()
             return [alive(info_of(row)[1]) for row in rows]
 
-        return await self._reading().call(work)
+        try:
+            return await self._reading().call(work)
+        except Rejected as error:
+            if error.code == "not_found":
+                return []
+            raise
 
     async def _alone(
         self, name: str, change: Callable[[sqlite3.Connection, int], None], *, remove: bool

@@ -142,12 +142,12 @@ class SqliteStorage:
 
     async def _read(self, work: Callable[[ValueReads], T]) -> T:
         self._check_open()
-        session = self._session
+        reader, session = self._reader, self._session
 
         def query(conn: sqlite3.Connection) -> T:
-            return work(ValueReads(conn, session))
+            return work(ValueReads(conn, session, reader.blobs))
 
-        return await self._reader.call(query)
+        return await reader.call(query)
 
     async def commits(self, *, after: Seq, limit: int) -> Sequence[Commit]:
         """Answer main commits in order."""

@@ -42,36 +42,32 @@ CREATE TABLE context (
 );
 CREATE UNIQUE INDEX context_place ON context (session, conv, seq);
 
--- id a conversation: ends of commits that touched it. id a task: seqs of its patches.
-CREATE TABLE touch (
-    session INTEGER NOT NULL,
-    id INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
-    PRIMARY KEY (session, id, seq)
-) WITHOUT ROWID;
-
+-- What happened in a conversation, in order: its entries, and (kind NULL) the ends of commits
+-- that touched it and did not end with an entry of it. The newest id is the commitEnd.
 -- selected: appended to the context by its own commit, in the order of ids.
-CREATE TABLE entry (
+CREATE TABLE timeline (
     session INTEGER NOT NULL,
     conv INTEGER NOT NULL,
     id INTEGER NOT NULL,
     selected INTEGER NOT NULL,
-    kind TEXT NOT NULL,
+    kind TEXT,
     key TEXT,
     PRIMARY KEY (session, conv, id)
 ) WITHOUT ROWID;
-CREATE INDEX entry_key ON entry (session, conv, key, id) WHERE key IS NOT NULL;
+CREATE INDEX timeline_key ON timeline (session, conv, key, id) WHERE key IS NOT NULL;
 
+-- A task (seq 0) and, below it, one row for each patch of it, the settlement included.
 CREATE TABLE task (
     session INTEGER NOT NULL,
     id INTEGER NOT NULL,
-    conv INTEGER NOT NULL,
-    kind TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    conv INTEGER,
+    kind TEXT,
     settled INTEGER,
-    PRIMARY KEY (session, id)
+    PRIMARY KEY (session, id, seq)
 ) WITHOUT ROWID;
-CREATE INDEX task_conv ON task (session, conv, id);
-CREATE INDEX task_live ON task (session, conv, id) WHERE settled IS NULL;
+CREATE INDEX task_conv ON task (session, conv, id) WHERE seq=0;
+CREATE INDEX task_live ON task (session, conv, id) WHERE seq=0 AND settled IS NULL;
 
 -- Current session values: namespace is a row of name with an empty key.
 CREATE TABLE session_value (

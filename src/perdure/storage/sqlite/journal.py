@@ -7,16 +7,18 @@ somebody's content.
 
 import sqlite3
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
 from perdure.errors import StorageDamaged
-from perdure.records.codec import decoder
-from perdure.records.seqs import NO_SEQ, Seq
+from perdure.records.codec import decode, decoder, encode
+from perdure.records.seqs import NO_SEQ, SEQ_MAX, Seq
+from perdure.records.sessions import EntryScan
 from perdure.records.writes import Commit, Write
+from perdure.storage.blobs import Blobs, Cut, restore
 
 Row: TypeAlias = tuple[int, int, int, int, str | None, bytes]
 """first, last, time, crc, blobs, writes."""
@@ -33,6 +35,13 @@ AFTER: Final = (
     "WHERE session=? AND last>? ORDER BY last LIMIT ?"
 )
 
+BETWEEN: Final = (
+    "SELECT first, CAST(writes AS BLOB) FROM journal WHERE session=? AND last>? AND first<? "
+    "ORDER BY last {order}"
+)
+
+_INSERT_ENTRY: Final = b'"k":"ins_entry"'
+
 
 def checksum(first: int, last: int, time_ms: int, writes: bytes) -> int:
     """Answer the crc32 of a commit's line after its prefix."""
@@ -40,11 +49,18 @@ def checksum(first: int, last: int, time_ms: int, writes: bytes) -> int:
     return zlib.crc32(b"}", zlib.crc32(writes, start))
 
 
-def insert_row(conn: sqlite3.Connection, session: int, commit: Commit, text: bytes) -> None:
+def insert_row(
+    conn: sqlite3.Connection,
+    session: int,
+    commit: Commit,
+    text: bytes,
+    cuts: tuple[Cut, ...] = (),
+) -> None:
     """Write a main commit's row."""
     first, last, time_ms = commit.first_seq, commit.last_seq, commit.time_ms
     crc = checksum(first, last, time_ms, text)
-    conn.execute(INSERT, (session, last, first, time_ms, crc, None, text.decode()))
+    blobs = encode(cuts).decode() if cuts else None
+    conn.execute(INSERT, (session, last, first, time_ms, crc, blobs, text.decode()))
 
 
 def check_row(row: Row) -> None:
@@ -54,22 +70,37 @@ def check_row(row: Row) -> None:
         raise StorageDamaged(f"journal row {first} to {last}: the checksum does not fit")
 
 
-def decode_row(row: Row) -> Commit:
-    """Answer the commit of a row."""
+def cuts_of(row: Row) -> tuple[Cut, ...]:
+    """Answer what a row's commit moved into blobs."""
+    if row[4] is None:
+        return ()
+    try:
+        return decode(row[4].encode(), tuple[Cut, ...])
+    except msgspec.MsgspecError as error:
+        raise StorageDamaged(f"journal row {row[0]} to {row[1]}: blobs: {error}") from error
+
+
+def decode_row(row: Row, blobs: Blobs) -> Commit:
+    """Answer the commit of a row, with the bytes of its blobs."""
     check_row(row)
     try:
         writes: tuple[Write, ...] = decoder(tuple[Write, ...]).decode(row[5])
     except msgspec.MsgspecError as error:
         raise StorageDamaged(f"journal row {row[0]} to {row[1]}: {error}") from error
+    cuts = cuts_of(row)
+    if cuts:
+        writes = tuple(restore(write, cuts, blobs) for write in writes)
     return Commit(first_seq=Seq(row[0]), last_seq=Seq(row[1]), time_ms=row[2], writes=writes)
 
 
 class JournalReader:
     """Reads of one session's journal inside one transaction; remembers the row it read last."""
 
-    def __init__(self, conn: sqlite3.Connection, session: int) -> None:
+    def __init__(self, conn: sqlite3.Connection, session: int, blobs: Blobs) -> None:
         self._conn = conn
         self._session = session
+        self._blobs = blobs
+        self._cuts: tuple[Cut, ...] = ()
         self._first = 1
         self._last = 0
         self._writes: Sequence[Raw] = ()
@@ -78,7 +109,11 @@ class JournalReader:
         """Answer the main write of a seq, None when it is not one."""
         if not self._first <= seq <= self._last and not self._load(seq):
             return None
-        return decoder(Write).decode(self._writes[seq - self._first])
+        try:
+            write: Write = decoder(Write).decode(self._writes[seq - self._first])
+        except msgspec.MsgspecError as error:
+            raise StorageDamaged(f"the journal's write {seq}: {error}") from error
+        return restore(write, self._cuts, self._blobs) if self._cuts else write
 
     def end_of(self, seq: int) -> Seq:
         """Answer the end of the commit that holds the seq read last."""
@@ -92,12 +127,33 @@ class JournalReader:
         check_row(row)
         self._first, self._last = row[0], row[1]
         self._writes = decoder(list[Raw]).decode(row[5])
+        self._cuts = cuts_of(row)
+        if len(self._writes) != self._last - self._first + 1:
+            raise StorageDamaged(f"journal row {row[0]} to {row[1]}: {len(self._writes)} writes")
         return True
 
     def commits(self, after: int, limit: int) -> list[Commit]:
         """Answer main commits in order."""
         rows = self._conn.execute(AFTER, (self._session, after, limit))
-        return [decode_row(row) for row in rows]
+        return [decode_row(row, self._blobs) for row in rows]
+
+    def entry_ids(self, scan: EntryScan) -> Iterator[Seq]:
+        """Walk the ids of all entries of the session between a scan's bounds, in its order.
+
+        The journal is in the order of the session; the indexes are in that of conversations.
+        """
+        low = 0 if scan.after is None else scan.after
+        high = SEQ_MAX + 1 if scan.before is None else scan.before
+        if scan.as_of is not None:
+            high = min(high, scan.as_of + 1)
+        forward = scan.order == "asc"
+        for row in self._conn.execute(BETWEEN.format(order=scan.order), (self._session, low, high)):
+            first: int = row[0]
+            writes: list[Raw] = decoder(list[Raw]).decode(row[1])
+            seqs = range(first, first + len(writes))
+            for seq in seqs if forward else reversed(seqs):
+                if low < seq < high and _INSERT_ENTRY in bytes(writes[seq - first]):
+                    yield Seq(seq)
 
     def is_boundary(self, seq: int) -> bool:
         """Say whether a seq is 0 or the end of a main commit."""

@@ -6,6 +6,7 @@ committed state, the walk over ancestors included (ST-17).
 
 import sqlite3
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final, TypeVar
 
 from msgspec import UNSET
@@ -25,6 +26,7 @@ from perdure.records.sessions import (
 from perdure.records.tasks import Task
 from perdure.records.writes import InsertEntry, InsertTask, PatchTask, SettleTask, Write
 from perdure.storage.admission import refuse
+from perdure.storage.blobs import Blobs
 from perdure.storage.folding import (
     NEW_SETTINGS,
     Settings,
@@ -44,8 +46,8 @@ CONVERSATION: Final = (
 SETTINGS: Final = (
     "SELECT settings FROM settings WHERE session=? AND conv=? AND seq<=? ORDER BY seq DESC LIMIT 1"
 )
-TOUCHED: Final = "SELECT max(seq) FROM touch WHERE session=? AND id=? AND seq<=?"
-TOUCHES: Final = "SELECT seq FROM touch WHERE session=? AND id=? AND seq<=? ORDER BY seq"
+TOUCHED: Final = "SELECT max(id) FROM timeline WHERE session=? AND conv=? AND id<=?"
+PATCHES: Final = "SELECT seq FROM task WHERE session=? AND id=? AND seq>0 AND seq<=? ORDER BY seq"
 OPENINGS: Final = (
     "SELECT epoch, pid, host, opened, closed FROM opening WHERE session=? "
     "ORDER BY epoch DESC LIMIT ?"
@@ -75,10 +77,10 @@ class Clauses:
 class SessionReads:
     """Reads of one session inside one transaction."""
 
-    def __init__(self, conn: sqlite3.Connection, session: int) -> None:
+    def __init__(self, conn: sqlite3.Connection, session: int, blobs: Blobs) -> None:
         self.conn = conn
         self.session = session
-        self.journal = JournalReader(conn, session)
+        self.journal = JournalReader(conn, session, blobs)
 
     def check_boundary(self, as_of: Seq | None) -> None:
         """Refuse an as_of that is not the end of a main commit (ST-15)."""
@@ -191,12 +193,17 @@ class SessionReads:
     def scan_entries(self, scan: EntryScan) -> list[Entry]:
         """Answer a page of entries by id."""
         self.check_boundary(scan.as_of)
+        if scan.conv_id is None:
+            entries = (self.entry(entry_id) for entry_id in self.journal.entry_ids(scan))
+            wanted = (entry for entry in entries if entry and is_wanted(entry, scan))
+            return list(islice(wanted, scan.limit))
         clauses = Clauses(self.session)
+        clauses.where += " AND kind IS NOT NULL"
         clauses.add("conv=?", scan.conv_id)
         clauses.add("key=?", scan.key)
         clauses.add("kind=?", scan.kind)
         clauses.bounds(scan)
-        return list(self.entries(self._ids("entry", clauses, scan)).values())
+        return list(self.entries(self._ids("timeline", clauses, scan)).values())
 
     # Tasks
 
@@ -209,7 +216,7 @@ class SessionReads:
             return None
         task = new_task(write)
         cutoff = SEQ_ABOVE_ALL if as_of is None else as_of
-        seqs = self.conn.execute(TOUCHES, (self.session, task_id, cutoff)).fetchall()
+        seqs = self.conn.execute(PATCHES, (self.session, task_id, cutoff)).fetchall()
         for (seq,) in seqs:
             patch = self.journal.write_at(seq)
             if not isinstance(patch, PatchTask | SettleTask):
@@ -227,6 +234,7 @@ class SessionReads:
         """Answer a page of tasks by id."""
         self.check_boundary(scan.as_of)
         clauses = Clauses(self.session)
+        clauses.where += " AND seq=0"
         clauses.add("conv=?", scan.conv_id)
         clauses.add("kind=?", scan.kind)
         clauses.bounds(scan)
@@ -237,3 +245,10 @@ class SessionReads:
         elif scan.live is False:
             clauses.add("settled<=?", scan.as_of)
         return list(self.tasks(self._ids("task", clauses, scan), scan.as_of).values())
+
+
+def is_wanted(entry: Entry, scan: EntryScan) -> bool:
+    """Say whether an entry passes a scan's filters; its bounds were kept already."""
+    return (scan.kind is None or entry.kind == scan.kind) and (
+        scan.key is None or entry.key == scan.key
+    )

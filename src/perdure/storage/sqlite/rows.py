@@ -56,11 +56,12 @@ INSERT_CONVERSATION: Final = (
 )
 INSERT_CONTEXT: Final = "INSERT INTO context (session, conv, seq, version, ids) VALUES (?,?,?,?,?)"
 INSERT_ENTRY: Final = (
-    "INSERT INTO entry (session, conv, id, selected, kind, key) VALUES (?,?,?,?,?,?)"
+    "INSERT INTO timeline (session, conv, id, selected, kind, key) VALUES (?,?,?,?,?,?)"
 )
-INSERT_TASK: Final = "INSERT INTO task (session, id, conv, kind) VALUES (?,?,?,?)"
-INSERT_TOUCH: Final = "INSERT INTO touch (session, id, seq) VALUES (?,?,?)"
-SETTLE: Final = "UPDATE task SET settled=? WHERE session=? AND id=? AND settled IS NULL"
+INSERT_TOUCH: Final = "INSERT INTO timeline (session, conv, id, selected) VALUES (?,?,?,0)"
+INSERT_TASK: Final = "INSERT INTO task (session, id, seq, conv, kind) VALUES (?,?,0,?,?)"
+INSERT_PATCH: Final = "INSERT INTO task (session, id, seq) VALUES (?,?,?)"
+SETTLE: Final = "UPDATE task SET settled=? WHERE session=? AND id=? AND seq=0"
 SET_SESSION_VALUE: Final = (
     "INSERT INTO session_value (session, namespace, key, seq) VALUES (?,?,?,?) "
     "ON CONFLICT (session, namespace, key) DO UPDATE SET seq=excluded.seq"
@@ -129,11 +130,17 @@ class SessionRows:
     def __init__(self, conn: sqlite3.Connection, session: int) -> None:
         self.session = session
         self._conn = conn
+        # One cursor for all statements: every result is read before the next one runs.
+        self._execute = conn.cursor().execute
         self._conversations: set[Seq] = set()
         self._tasks: dict[Seq, Seq] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._selected: frozenset[Seq] = frozenset()
         self._whole: frozenset[Seq] = frozenset()
+
+    def is_on(self, conn: sqlite3.Connection) -> bool:
+        """Say whether these rows are written through a connection."""
+        return self._conn is conn
 
     def forget(self) -> None:
         """Forget what was learnt: a roll-back may have undone it."""
@@ -153,15 +160,18 @@ class SessionRows:
             conv_id = _MAIN[type(write)](self, write)
             if conv_id is not None:
                 touched[conv_id] = None
+        last = commit.writes[-1]
+        marked = last.conv_id if isinstance(last, InsertEntry) else None
         for conv_id in touched:
-            self._conn.execute(INSERT_TOUCH, (self.session, conv_id, commit.last_seq))
+            if conv_id != marked:
+                self._execute(INSERT_TOUCH, (self.session, conv_id, commit.last_seq))
 
     # What exists
 
     def _check_conversation(self, conv_id: Seq, seq: Seq) -> None:
         if conv_id in self._conversations:
             return
-        row = self._conn.execute(
+        row = self._execute(
             "SELECT 1 FROM conversation WHERE session=? AND id=?", (self.session, conv_id)
         ).fetchone()
         if row is None:
@@ -178,8 +188,8 @@ class SessionRows:
         known = self._tasks.get(task_id)
         if known is not None:
             return known
-        row = self._conn.execute(
-            "SELECT conv FROM task WHERE session=? AND id=? AND settled IS NULL",
+        row = self._execute(
+            "SELECT conv FROM task WHERE session=? AND id=? AND seq=0 AND settled IS NULL",
             (self.session, task_id),
         ).fetchone()
         if row is None:
@@ -198,11 +208,11 @@ class SessionRows:
         if found is not None:
             return found
         place = (self.session, namespace, key)
-        row = self._conn.execute(
+        row = self._execute(
             "SELECT id FROM name WHERE session=? AND namespace=? AND key=?", place
         ).fetchone()
         if row is None:
-            number = self._conn.execute(
+            number = self._execute(
                 "INSERT INTO name (session, namespace, key) VALUES (?,?,?)", place
             ).lastrowid
             assert number is not None
@@ -229,7 +239,7 @@ class SessionRows:
                 int(parent.inherit_values),
             )
         facts = (self.session, write.seq, *link, present(write.owner))
-        self._conn.execute(INSERT_CONVERSATION, facts)
+        self._execute(INSERT_CONVERSATION, facts)
         if write.context:
             self._insert_context(write.seq, write.seq, 0, write.context)
         self._learn_conversation(write.seq)
@@ -238,13 +248,13 @@ class SessionRows:
     def patch_conversation(self, write: PatchConversation) -> Seq:
         """Write the settings that a patch results in."""
         self._check_conversation(write.conv_id, write.seq)
-        row = self._conn.execute(
+        row = self._execute(
             "SELECT settings FROM settings WHERE session=? AND conv=? ORDER BY seq DESC LIMIT 1",
             (self.session, write.conv_id),
         ).fetchone()
         before = NEW_SETTINGS if row is None else decode(row[0].encode(), Settings)
         after = encode(patch_settings(before, write)).decode()
-        self._conn.execute(
+        self._execute(
             "INSERT INTO settings (session, conv, seq, settings) VALUES (?,?,?,?)",
             (self.session, write.conv_id, write.seq, after),
         )
@@ -253,7 +263,7 @@ class SessionRows:
     def delete_conversation(self, write: DeleteConversation) -> Seq:
         """Mark a conversation as deleted; its rows stay."""
         self._check_conversation(write.conv_id, write.seq)
-        self._conn.execute(
+        self._execute(
             "UPDATE conversation SET deleted=? WHERE session=? AND id=?",
             (write.seq, self.session, write.conv_id),
         )
@@ -268,14 +278,14 @@ class SessionRows:
             self._check_ref(write, write.ref)
         selected = int(write.seq in self._selected)
         facts = (self.session, write.conv_id, write.seq, selected, write.kind, present(write.key))
-        self._conn.execute(INSERT_ENTRY, facts)
+        self._execute(INSERT_ENTRY, facts)
         return write.conv_id
 
     def _check_ref(self, write: InsertEntry, ref: Seq) -> None:
         if write.payload_json is not UNSET:
             refuse(both_payload_and_ref(write.seq))
-        row = self._conn.execute(
-            "SELECT 1 FROM entry WHERE session=? AND conv=? AND id=?",
+        row = self._execute(
+            "SELECT 1 FROM timeline WHERE session=? AND conv=? AND id=? AND kind IS NOT NULL",
             (self.session, write.conv_id, ref),
         ).fetchone()
         if row is None:
@@ -304,27 +314,27 @@ class SessionRows:
 
     def _insert_context(self, conv_id: Seq, seq: Seq, version: int, ids: Sequence[Seq]) -> None:
         text = json.dumps(list(ids), separators=(",", ":"))
-        self._conn.execute(INSERT_CONTEXT, (self.session, conv_id, seq, version, text))
+        self._execute(INSERT_CONTEXT, (self.session, conv_id, seq, version, text))
 
     # Tasks
 
     def insert_task(self, write: InsertTask) -> Seq:
         """Write a task's keys."""
         self._check_conversation(write.conv_id, write.seq)
-        self._conn.execute(INSERT_TASK, (self.session, write.seq, write.conv_id, write.kind))
+        self._execute(INSERT_TASK, (self.session, write.seq, write.conv_id, write.kind))
         return self._learn_task(write.seq, write.conv_id)
 
     def patch_task(self, write: PatchTask) -> Seq:
         """Note where a live task was patched."""
         conv_id = self._conversation_of(write.task_id, write.seq)
-        self._conn.execute(INSERT_TOUCH, (self.session, write.task_id, write.seq))
+        self._execute(INSERT_PATCH, (self.session, write.task_id, write.seq))
         return conv_id
 
     def settle_task(self, write: SettleTask) -> Seq:
         """Note where a live task was settled."""
         conv_id = self._conversation_of(write.task_id, write.seq)
-        self._conn.execute(INSERT_TOUCH, (self.session, write.task_id, write.seq))
-        self._conn.execute(SETTLE, (write.seq, self.session, write.task_id))
+        self._execute(INSERT_PATCH, (self.session, write.task_id, write.seq))
+        self._execute(SETTLE, (write.seq, self.session, write.task_id))
         self._tasks.pop(write.task_id, None)
         return conv_id
 
@@ -334,7 +344,7 @@ class SessionRows:
         """Note where a value was set."""
         if write.conv_id is UNSET:
             place = (self.session, self._name(write.namespace, ""), write.key, write.seq)
-            self._conn.execute(SET_SESSION_VALUE, place)
+            self._execute(SET_SESSION_VALUE, place)
             return None
         return self._insert_version(write.conv_id, write, deleted=0)
 
@@ -342,14 +352,14 @@ class SessionRows:
         """Remove a session value, or write a tombstone."""
         if write.conv_id is UNSET:
             place = (self.session, self._name(write.namespace, ""), write.key)
-            self._conn.execute(DELETE_SESSION_VALUE, place)
+            self._execute(DELETE_SESSION_VALUE, place)
             return None
         return self._insert_version(write.conv_id, write, deleted=1)
 
     def _insert_version(self, conv_id: Seq, write: SetValue | DeleteValue, *, deleted: int) -> Seq:
         self._check_conversation(conv_id, write.seq)
         name = self._name(write.namespace, write.key)
-        self._conn.execute(INSERT_VERSION, (self.session, name, conv_id, write.seq, deleted))
+        self._execute(INSERT_VERSION, (self.session, name, conv_id, write.seq, deleted))
         return conv_id
 
     def append_list(self, write: AppendList) -> Seq | None:
@@ -359,13 +369,13 @@ class SessionRows:
             self._check_conversation(conv_id, write.seq)
         name = self._name(write.namespace, write.key)
         facts = (self.session, name, conv_id or 0, write.seq, present(write.tag))
-        self._conn.execute(INSERT_ELEMENT, facts)
+        self._execute(INSERT_ELEMENT, facts)
         return conv_id
 
     def delete_list(self, write: DeleteList) -> None:
         """Remove a session list."""
         name = self._name(write.namespace, write.key)
-        self._conn.execute(DELETE_ELEMENTS, (self.session, name))
+        self._execute(DELETE_ELEMENTS, (self.session, name))
 
     # Working scopes
 
@@ -373,28 +383,28 @@ class SessionRows:
         """Set a working value in place: one row however often (SQ-11)."""
         place = (self.session, write.working_scope, write.namespace, write.key)
         value = bytes(write.value_json).decode()
-        self._conn.execute(SET_WORKING_VALUE, (*place, write.seq, value))
+        self._execute(SET_WORKING_VALUE, (*place, write.seq, value))
 
     def delete_working_value(self, write: DeleteValue) -> None:
         """Delete a working value."""
         place = (self.session, write.working_scope, write.namespace, write.key)
-        self._conn.execute(DELETE_WORKING_VALUE, place)
+        self._execute(DELETE_WORKING_VALUE, place)
 
     def append_working_list(self, write: AppendList) -> None:
         """Append a working element."""
         place = (self.session, write.working_scope, write.namespace, write.key)
         value = bytes(write.value_json).decode()
-        self._conn.execute(INSERT_WORKING_ELEMENT, (*place, write.seq, present(write.tag), value))
+        self._execute(INSERT_WORKING_ELEMENT, (*place, write.seq, present(write.tag), value))
 
     def delete_working_list(self, write: DeleteList) -> None:
         """Delete a working list."""
         place = (self.session, write.working_scope, write.namespace, write.key)
-        self._conn.execute(DELETE_WORKING_ELEMENTS, place)
+        self._execute(DELETE_WORKING_ELEMENTS, place)
 
     def retire_scope(self, write: RetireScope) -> None:
         """End a scope: its rows go in the transaction of the sibling main writes (SQ-03)."""
-        self._conn.execute(RETIRE_VALUES, (self.session, write.working_scope))
-        self._conn.execute(RETIRE_ELEMENTS, (self.session, write.working_scope))
+        self._execute(RETIRE_VALUES, (self.session, write.working_scope))
+        self._execute(RETIRE_ELEMENTS, (self.session, write.working_scope))
 
 
 _Apply = Callable[[SessionRows, Any], Seq | None]

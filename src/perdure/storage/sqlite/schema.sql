@@ -23,7 +23,8 @@ CREATE TABLE opening (
     PRIMARY KEY (session, epoch)
 ) WITHOUT ROWID;
 
--- blobs: JSON list of [seq, field, offset or null, sha256]; see storage/blobs.py
+-- blobs: what was moved into files, as JSON [[seq, field, whole, [[offset, sha256], …]], …].
+-- crc: of the commit's line, see docs/internals/FORMAT.md.
 CREATE TABLE journal (
     session INTEGER NOT NULL,
     last INTEGER NOT NULL,

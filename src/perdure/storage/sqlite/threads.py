@@ -12,10 +12,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
 
-from perdure.errors import Closed, PerdureError
-from perdure.storage.sqlite.connect import format_of, open_reader, translated
+import msgspec
+
+from perdure.errors import Closed, Faulted, FormatUnsupported, PerdureError, Rejected
+from perdure.storage.sqlite.connect import FORMAT, blobs_beside, format_of, open_reader, translated
 
 T = TypeVar("T")
+
+EXPECTED: Final = (
+    PerdureError,
+    sqlite3.Error,
+    sqlite3.Warning,
+    OSError,
+    ValueError,
+    RecursionError,
+    msgspec.MsgspecError,
+)
+"""What work on a thread may end with; anything else is a defect of ours and ends the thread."""
 
 BATCH_MAX: Final = 256
 """Most jobs taken at a time: the largest group commit, and the longest wait for its answer."""
@@ -24,13 +37,15 @@ BATCH_MAX: Final = 256
 class Job(Generic[T]):
     """One piece of work and the future that waits for it."""
 
-    __slots__ = ("error", "future", "loop", "result")
+    __slots__ = ("delivered", "error", "future", "loop", "result")
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = self.loop.create_future()
         self.result: T | None = None
-        self.error: Exception | None = None
+        # Stands until the work has ended, and so for work that a defect broke off.
+        self.error: Exception | None = Faulted("the thread broke off on a defect", code="defect")
+        self.delivered = False
 
     def settle(self) -> None:
         """Answer the waiter; runs on the loop."""
@@ -55,7 +70,8 @@ class Call(Job[T]):
         """Run the function and keep what came of it."""
         try:
             self.result = self.work()
-        except (PerdureError, sqlite3.Error, sqlite3.Warning, OSError, ValueError) as error:
+            self.error = None
+        except EXPECTED as error:
             self.error = error
 
 
@@ -65,8 +81,18 @@ def settle_all(jobs: Sequence[Job[Any]]) -> None:
         job.settle()
 
 
+def abandon(jobs: "queue.SimpleQueue[Job[Any] | None]") -> None:
+    """Answer what waits behind the end of a thread."""
+    while not jobs.empty():
+        job = jobs.get_nowait()
+        if job is not None:
+            deliver([job])
+
+
 def deliver(jobs: Sequence[Job[Any]]) -> None:
     """Wake each loop once for all of its jobs."""
+    for job in jobs:
+        job.delivered = True
     for loop in {job.loop for job in jobs}:
         mine = [job for job in jobs if job.loop is loop]
         try:
@@ -93,6 +119,7 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.blobs = blobs_beside(path, sync=False)
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._conn: sqlite3.Connection | None = None
         self._stamp: tuple[int, ...] | None = None
@@ -127,12 +154,21 @@ class Reader:
 
     def _run(self) -> None:
         self._path = self._path.resolve()
+        self.blobs = blobs_beside(self._path, sync=False)
+        try:
+            self._serve()
+        finally:
+            abandon(self._jobs)
+
+    def _serve(self) -> None:
         while (first := self._jobs.get()) is not None:
             batch = take_batch(self._jobs, first)
             done = [job for job in batch if job is not None]
-            for job in done:
-                cast("Call[Any]", job).run()
-            deliver(done)
+            try:
+                for job in done:
+                    cast("Call[Any]", job).run()
+            finally:
+                deliver(done)
             if batch[-1] is None:
                 break
 
@@ -158,15 +194,30 @@ class Reader:
         stamp = self._quiet_stamp()
         if self._conn is not None and stamp == self._stamp:
             return self._conn
-        if self._conn is not None:
-            self._conn.close()
-        self._conn = open_reader(self._path, immutable=stamp is not None)
-        self._stamp = stamp
-        format_of(self._conn, self._path)
-        return self._conn
+        self._disconnect()
+        conn = open_reader(self._path, immutable=stamp is not None)
+        number = format_of(conn, self._path)
+        if number != FORMAT:
+            conn.close()
+            if number == 0:
+                raise no_container(self._path)
+            raise FormatUnsupported(
+                f"{self._path} has container format {number}; open it for writing once, and it "
+                f"becomes format {FORMAT}"
+            )
+        self._conn, self._stamp = conn, stamp
+        return conn
 
     def _quiet_stamp(self) -> tuple[int, ...] | None:
         if self._path.with_name(self._path.name + "-wal").exists():
             return None
-        facts = self._path.stat()
+        try:
+            facts = self._path.stat()
+        except FileNotFoundError:
+            raise no_container(self._path) from None
         return (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+def no_container(path: Path) -> Rejected:
+    """Answer the refusal of a read where no session was ever created."""
+    return Rejected("not_found", f"there is no container at {path}", {"path": str(path)})

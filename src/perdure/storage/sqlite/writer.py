@@ -18,16 +18,21 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from perdure.errors import Closed, Faulted, Fenced, Rejected, StorageBusy
+from perdure.records.codec import encode
 from perdure.records.writes import Commit
+from perdure.storage.blobs import BLOB_BYTES_MIN, Cut, shorten
 from perdure.storage.sqlite.connect import (
+    blobs_beside,
+    code_of,
     create_private,
+    creating,
     open_writer,
     prepare_container,
     translated,
 )
 from perdure.storage.sqlite.journal import insert_row
 from perdure.storage.sqlite.rows import SessionRows
-from perdure.storage.sqlite.threads import Call, Job, deliver, take_batch
+from perdure.storage.sqlite.threads import Call, Job, abandon, deliver, take_batch
 
 T = TypeVar("T")
 
@@ -40,6 +45,9 @@ IDLE_SECONDS: Final = 0.05
 COMMIT_WAL_BYTES: Final = 40 * 1024
 """What one commit adds to the write-ahead file, beside its own text: about ten pages."""
 
+HARMLESS: Final = frozenset({"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CONSTRAINT"})
+"""Errors after which a roll-back leaves the connection as it was."""
+
 HEAD_MAIN: Final = "UPDATE session SET head=?, time=? WHERE id=? AND head=? AND epoch=?"
 HEAD_WORKING: Final = "UPDATE session SET head=? WHERE id=? AND head=? AND epoch=?"
 
@@ -47,7 +55,7 @@ HEAD_WORKING: Final = "UPDATE session SET head=? WHERE id=? AND head=? AND epoch
 class CommitJob(Job[None]):
     """One admitted commit of one open session."""
 
-    __slots__ = ("barrier", "commit", "done", "epoch", "rows", "scope", "text")
+    __slots__ = ("barrier", "commit", "cuts", "done", "epoch", "refused", "rows", "scope", "text")
 
     def __init__(
         self,
@@ -68,6 +76,12 @@ class CommitJob(Job[None]):
         self.rows = rows
         self.epoch = epoch
         self.done = done
+        self.cuts: tuple[Cut, ...] = ()
+        self.refused = False
+
+    def refuse(self, error: Exception) -> None:
+        """Leave the commit out of its group, for a reason of its own."""
+        self.error, self.refused = error, True
 
     def settle(self) -> None:
         """Tell the handle first: it counts the commit even when its caller has gone (ST-33)."""
@@ -83,8 +97,10 @@ class Writer:
         self._busy_ms = busy_ms
         self._power = power
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._blobs = blobs_beside(path, sync=power)
         self._conn: sqlite3.Connection | None = None
         self._full = False
+        self._broken: Exception | None = None
         self._wal_bytes = 0
         self._closed = False
         threading.Thread(target=self._run, name="perdure-write", daemon=True).start()
@@ -131,6 +147,13 @@ class Writer:
     def _run(self) -> None:
         # The real path: a link or another spelling of the file meets the same locks (SN-11).
         self.path = self.path.resolve()
+        self._blobs = blobs_beside(self.path, sync=self._power)
+        try:
+            self._serve()
+        finally:
+            abandon(self._jobs)
+
+    def _serve(self) -> None:
         running = True
         while running:
             first = self._next()
@@ -138,7 +161,12 @@ class Writer:
                 break
             batch = take_batch(self._jobs, first)
             running = batch[-1] is not None
-            self._work([job for job in batch if job is not None])
+            jobs = [job for job in batch if job is not None]
+            try:
+                self._work(jobs)
+            finally:
+                # After a defect of ours nobody may wait for ever; a settled job stays as it is.
+                deliver([job for job in jobs if not job.delivered])
             if self._wal_bytes > WAL_BYTES_MAX:
                 self._checkpoint()
 
@@ -172,7 +200,10 @@ class Writer:
         if commits:
             self._commit_group(commits)
 
-    def _commit_group(self, jobs: Sequence[CommitJob]) -> None:
+    def _commit_group(self, waiting: Sequence[CommitJob]) -> None:
+        jobs = [job for job in waiting if self._shorten(job)]
+        if not jobs:
+            return
         try:
             self._persist(jobs)
         except Rejected as error:
@@ -185,9 +216,23 @@ class Writer:
             self._fail(jobs, error)
         deliver(jobs)
 
+    def _shorten(self, job: CommitJob) -> bool:
+        """Put what is too large into blobs, before the transaction that names them (BR-14)."""
+        if job.scope is not None or len(job.text) <= BLOB_BYTES_MIN or job.cuts:
+            return True
+        try:
+            commit, job.cuts = shorten(job.commit, self._blobs)
+        except OSError as error:
+            self._fail([job], error)
+            deliver([job])
+            return False
+        if job.cuts:
+            job.text = encode(commit.writes)
+        return True
+
     def _commit_each(self, jobs: Sequence[CommitJob]) -> None:
         for job in jobs:
-            job.error = None
+            job.refused = False
             self._commit_group([job])
 
     def _persist(self, jobs: Sequence[CommitJob]) -> None:
@@ -203,9 +248,15 @@ class Writer:
                 conn.execute("ROLLBACK")
                 for job in jobs:
                     job.rows.forget()
+        for job in jobs:
+            if not job.refused:
+                job.error = None
 
     def _write(self, conn: sqlite3.Connection, job: CommitJob) -> None:
         commit, session = job.commit, job.rows.session
+        if not job.rows.is_on(conn):
+            job.refuse(Faulted(f"the container failed before ({self._broken}); reopen the session"))
+            return
         before = commit.first_seq - 1
         if job.scope is None:
             facts = (commit.last_seq, commit.time_ms, session, before, job.epoch)
@@ -215,12 +266,10 @@ class Writer:
                 HEAD_WORKING, (commit.last_seq, session, before, job.epoch)
             ).rowcount
         if changed != 1:
-            job.error = Fenced(
-                f"another writer took session {session} over; epoch {job.epoch} is past"
-            )
+            job.refuse(Fenced(f"another writer took the session over; epoch {job.epoch} is past"))
             return
         if job.scope is None:
-            insert_row(conn, session, commit, job.text)
+            insert_row(conn, session, commit, job.text, job.cuts)
         job.rows.apply(commit, job.scope)
         self._wal_bytes += COMMIT_WAL_BYTES + len(job.text)
 
@@ -230,16 +279,26 @@ class Writer:
             reason = Faulted(str(reason))
         for job in jobs:
             job.error = reason
+        if not (isinstance(error, sqlite3.Error) and code_of(error) in HARMLESS):
+            # The connection's memory may differ from the disk now: nobody goes on with it.
+            self._broken = reason
+            conn, self._conn = self._conn, None
+            if conn is not None:
+                conn.close()
 
     def _connection(self) -> sqlite3.Connection:
         if self._conn is None:
             try:
-                create_private(self.path)
-                conn = open_writer(self.path, self._busy_ms)
-                prepare_container(conn, self.path)
+                with creating(self.path, self._busy_ms):
+                    create_private(self.path)
+                    conn = open_writer(self.path, self._busy_ms)
+                    prepare_container(conn, self.path)
+                if self._broken is not None:
+                    # What a failed sync left in memory must reach the disk before we build on it.
+                    conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             except (sqlite3.Error, sqlite3.Warning, OSError) as error:
                 raise translated(error, "opening", self.path) from error
-            self._conn = conn
+            self._conn, self._full = conn, False
         return self._conn
 
     def _set_sync(self, conn: sqlite3.Connection, *, full: bool) -> None:
