@@ -236,7 +236,7 @@ class _LocalStream:
 
     async def __aenter__(self) -> Self:
         request = self._request
-        call_id = f"call-{request.task_id}.{request.attempt}.0"
+        call_id = f"call-{request.task_id}-{request.attempt}-0"
         self._reader = ReplyReader(is_json=False, call_id=call_id)
         try:
             body, is_json = _body(request)

@@ -60,7 +60,7 @@ def _settled(parts: Sequence[Part], request: ModelRequest) -> tuple[Part, ...]:
     for index, part in enumerate(parts):
         if isinstance(part, ToolCallPart):
             if not part.call_id:
-                name = f"call-{request.task_id}.{request.attempt}.{index}"
+                name = f"call-{request.task_id}-{request.attempt}-{index}"
                 part = msgspec.structs.replace(part, call_id=name)  # noqa: PLW2901
             if part.args is UNSET:
                 part = parsed_call(part, part.args_text or "")  # noqa: PLW2901
