@@ -404,7 +404,7 @@ def _open_gate(child: _Child) -> None:
         os.close(child.gate)
 
 
-def _wake_only(number: int, frame: object) -> None:
+def _wake_only(_number: int, _frame: object) -> None:
     """Do nothing: the byte in the wake-up pipe is what counts."""
 
 

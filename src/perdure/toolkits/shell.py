@@ -54,20 +54,28 @@ def shell_tools(root: str | os.PathLike[str], *, env: Sequence[str] = ()) -> tup
     return (ShellTool(os.fspath(root), tuple(env)),)
 
 
-@tool(name="shell", replay="never", approval="ask")
-def _shell(
-    command: Annotated[str, Meta(description="command line for /bin/sh", min_length=1)],
-    timeout_s: Annotated[
-        int, Meta(description="seconds it may run", ge=1, le=TIMEOUT_S_MAX)
-    ] = TIMEOUT_S_DEFAULT,
-    cwd: Annotated[str, "folder to run in, relative to the root"] = ".",
-) -> None:
-    """Run a shell command and return its output, stdout and stderr together, and its exit code.
+def _face() -> FunctionTool:
+    """Make the face: schema, description, checks. Made on use: a schema costs import time."""
 
-    Standard input is empty. Only the last 64 KiB of output are returned. Processes that still run
-    when the command ends are stopped with it.
-    """
-    raise ToolFailed(f"{command!r} was not launched: shell needs a process host")
+    @tool(name="shell", replay="never", approval="ask")
+    def shell(
+        command: Annotated[str, Meta(description="command line for /bin/sh", min_length=1)],
+        timeout_s: Annotated[
+            int, Meta(description="seconds it may run", ge=1, le=TIMEOUT_S_MAX)
+        ] = TIMEOUT_S_DEFAULT,
+        cwd: Annotated[str, "folder to run in, relative to the root"] = ".",
+    ) -> None:
+        """Run a shell command and return its output, stdout and stderr together, and its exit code.
+
+        Standard input is empty. Only the last 64 KiB of output are returned. Processes that still
+        run when the command ends are stopped with it.
+        """
+        raise ToolFailed(
+            f"{command!r} (at most {timeout_s} s, in {cwd!r}) was not launched: "
+            "the shell tool needs a process host"
+        )
+
+    return shell
 
 
 class ShellTool:
@@ -76,7 +84,7 @@ class ShellTool:
     def __init__(self, root: str, env: tuple[str, ...] = ()) -> None:
         self._root = root if root.startswith("/") else os.path.abspath(root)  # noqa: PTH100 - text
         self._env = env
-        self._face: FunctionTool = _shell
+        self._face = _face()
 
     def __repr__(self) -> str:
         return f"<tool shell in {self._root}>"
