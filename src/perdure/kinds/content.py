@@ -55,7 +55,7 @@ class _User(Struct, frozen=True):
 
 class _Assistant(Struct, frozen=True):
     facts: ContentFacts = ContentFacts(
-        name="assistant", selects=True, meta=EntryMeta, payload=AssistantPayload
+        name="assistant", selects=True, asks=True, meta=EntryMeta, payload=AssistantPayload
     )
 
     def project(self, meta: EntryMeta, payload: Raw | None) -> Sequence[Message]:

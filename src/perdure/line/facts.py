@@ -34,12 +34,13 @@ class ContentFacts(Struct, frozen=True, kw_only=True):
     """One content kind as the line sees it.
 
     `selects`: inserting it appends it to the context list (CX-01). `answers`: it answers a call of
-    an exchange. `head`: it may stand first on a list although it does not select itself.
+    an exchange. `asks`: its entries may hold the calls of an exchange.
     """
 
     name: str
     selects: bool
     answers: bool = False
+    asks: bool = False
     keyed: bool = False
     meta: type[Struct]
     payload: type[Struct] | None = None

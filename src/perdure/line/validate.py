@@ -16,8 +16,10 @@ from perdure.errors import Rejected, RejectionCode
 from perdure.line.draft import Draft
 from perdure.records.codec import decoder, to_raw
 from perdure.records.context_list import ContextList
-from perdure.records.conversations import ConversationState
+from perdure.records.conversations import ConversationState, InboxItem
 from perdure.records.entries import Entry
+from perdure.records.messages import AssistantPayload, read_payload
+from perdure.records.names import stored
 from perdure.records.seqs import Seq
 from perdure.records.tasks import Role, Task
 from perdure.records.writes import (
@@ -40,6 +42,13 @@ from perdure.records.writes import (
 )
 
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _CallFacts(msgspec.Struct, frozen=True, rename=stored):
+    call_index: int | msgspec.UnsetType = UNSET
+
+
+_CALL: Final = msgspec.json.Decoder(_CallFacts)
 
 
 def validate(draft: Draft, writes: Sequence[Write]) -> None:
@@ -84,8 +93,7 @@ def _patch_conversation(draft: Draft, write: PatchConversation) -> None:
     state = draft.conversation(write.conv_id)
     changes: dict[str, Any] = {}
     if write.inbox is not UNSET:
-        if any(low.id >= high.id for low, high in pairwise(write.inbox)):
-            _refuse("an inbox is ascending by input id")
+        _check_inbox(draft, state, write.inbox)
         changes["inbox"] = write.inbox
     if write.label is not UNSET:
         changes["label"] = UNSET if write.label is None else write.label
@@ -94,6 +102,23 @@ def _patch_conversation(draft: Draft, write: PatchConversation) -> None:
     if write.follow_up_mode is not UNSET:
         changes["follow_up_mode"] = write.follow_up_mode
     _touch(draft, state, **changes)
+
+
+def _check_inbox(draft: Draft, state: ConversationState, inbox: Sequence[InboxItem]) -> None:
+    """Admit only what waits already, and `input` entries of this command (D03)."""
+    if any(low.id >= high.id for low, high in pairwise(inbox)):
+        _refuse("an inbox is ascending by input id")
+    for item in inbox:
+        if item in state.inbox:
+            continue
+        entry = draft.entries.get(item.entry)
+        if (
+            entry is None
+            or entry.kind != "input"
+            or entry.conv_id != state.id
+            or item.id != item.entry
+        ):
+            _refuse(f"inbox item {item.id} names no input admitted by this command")
 
 
 def _delete_conversation(draft: Draft, write: DeleteConversation) -> None:
@@ -180,6 +205,9 @@ def _check_answer(draft: Draft, entry: Entry) -> None:
     if writer is not None and draft.facts(writer.kind).answers_call:
         if not draft.is_live(writer) or writer.id in draft.answering:
             _refuse(f"task {writer.id} has answered its call")
+        own = _CALL.decode(writer.state_json).call_index
+        if writer.at_entry != answers or own not in (UNSET, entry.call_index):
+            _refuse(f"task {writer.id} answers its own call only")
         draft.answering.add(writer.id)
     elif answers not in draft.entries:
         _refuse(f"call {entry.call_index} of entry {answers} belongs to a tool task")
@@ -400,6 +428,8 @@ def _check_list(draft: Draft, ids: Sequence[Seq]) -> None:
     if any(low >= high for low, high in pairwise(rest)) or len(set(ids)) != len(ids):
         _refuse("a context list is an optional head and then entries ascending by id (CX-06)")
     listed = set(ids)
+    answered: set[tuple[Seq, int]] = set()
+    asking: list[Entry] = []
     for position, entry_id in enumerate(ids):
         entry = draft.entry(entry_id)
         facts = draft.kinds.content(entry.kind) if entry is not None else None
@@ -410,6 +440,20 @@ def _check_list(draft: Draft, ids: Sequence[Seq]) -> None:
         answers = entry.meta.answers if facts.answers else UNSET
         if answers is not UNSET and answers not in listed:
             _refuse(f"the list holds result {entry_id} without the call it answers (CX-08)")
+        if answers is not UNSET and entry.call_index is not UNSET:
+            answered.add((answers, entry.call_index))
+        if facts.asks:
+            asking.append(entry)
+    for entry in asking:
+        if any((entry.id, index) not in answered for index in range(_calls(entry))):
+            _refuse(f"the list holds entry {entry.id} without all results of its calls (VD-02)")
+
+
+def _calls(entry: Entry) -> int:
+    """Count the calls of an assistant entry."""
+    if entry.payload_json is UNSET:
+        return 0
+    return len(read_payload(entry.payload_json, AssistantPayload).message.calls)
 
 
 # Values, lists, scopes.
