@@ -280,21 +280,24 @@ class Line:
         )
 
     async def _commit_main(self, writes: Sequence[Write], *, barrier: bool) -> None:
-        loaded = await self._load_targets(writes)
-        draft = Draft(self.kinds, self.residency, loaded, writes[-1].seq)
-        validate(draft, writes)
-        self._time_ms = max(self._time_ms, self._clock.now_ms())
-        commit = self._commit(writes, time_ms=self._time_ms)
-        await self._load_joining(draft)
-        await self._persist(commit, barrier=barrier)
-        self._adopt(draft, commit)
-        self._deliver(
-            Delivery(
-                commit=commit,
-                entries=tuple(draft.entries.values()),
-                tasks=tuple(draft.tasks.values()),
-            )
-        )
+        loaded = Loaded()
+        try:
+            await self._load_targets(writes, loaded)
+            draft = Draft(self.kinds, self.residency, loaded, writes[-1].seq)
+            validate(draft, writes)
+            self._time_ms = max(self._time_ms, self._clock.now_ms())
+            commit = self._commit(writes, time_ms=self._time_ms)
+            created = tuple(draft.entries.values())
+            await self._load_joining(draft)
+            await self._persist(commit, barrier=barrier)
+            try:
+                self._adopt(draft, commit)
+            except Exception as error:
+                raise self.stop(error) from error
+        finally:
+            if loaded.fresh:
+                self.residency.settle_residency(loaded.fresh)
+        self._deliver(Delivery(commit=commit, entries=created, tasks=tuple(draft.tasks.values())))
 
     async def _persist(self, commit: Commit, *, barrier: bool) -> None:
         """Commit; whatever goes wrong from here on stops the session (FT-01)."""
@@ -313,7 +316,7 @@ class Line:
 
     # Loading.
 
-    async def _load_targets(self, writes: Sequence[Write]) -> Loaded:
+    async def _load_targets(self, writes: Sequence[Write], loaded: Loaded) -> None:
         conversations, tasks, entries = targets(writes)
         held = self.residency
         missing_conversations = [seq for seq in conversations if held.conversation(seq) is None]
@@ -321,16 +324,17 @@ class Line:
             seq for seq in tasks if held.task(seq) is None and held.settled_task(seq) is None
         ]
         missing_entries = [seq for seq in entries if held.entry(seq) is None]
-        loaded = Loaded()
+        loaded.fresh = missing_conversations
         for conv_id in missing_conversations:
-            state = await self.residency.load(self._storage, conv_id)
+            await self.residency.load(self._storage, conv_id)
+        for conv_id in conversations if entries else ():
+            state = held.conversation(conv_id)
             if state is not None and state.parent is not UNSET:
                 await self._load_ancestors(loaded, state)
         if missing_tasks:
             loaded.tasks.update(await self._storage.tasks(missing_tasks))
         if missing_entries:
             loaded.entries.update(await self._storage.entries(missing_entries))
-        return loaded
 
     async def _load_ancestors(self, loaded: Loaded, state: ConversationState) -> None:
         current = state
@@ -360,14 +364,19 @@ class Line:
 
     def _adopt(self, draft: Draft, commit: Commit) -> None:
         held = self.residency
+        touched = dict.fromkeys(draft.conversations)
         for task in draft.tasks.values():
             held.adopt_task(task)
+            if not held.is_live(task):
+                touched[task.conv_id] = None
+                if task.owns is not UNSET:
+                    touched[task.owns] = None
         for state in draft.conversations.values():
             if state.deleted:
                 held.forget_conversation(state.id)
                 continue
             held.adopt_conversation(state, self._joined(draft, state))
-        held.settle_residency(draft.conversations)
+        held.settle_residency(touched)
         for write in commit.writes:
             if isinstance(write, SetValue):
                 held.cache_value(_address(write), write.value_json)

@@ -127,7 +127,8 @@ class Residency:
             if len(page) < SCAN_LIMIT_MAX:
                 break
             after = page[-1].id
-        for conv_id in list(self._live):
+        owned = [task.owns for task in self._tasks.values() if task.owns is not UNSET]
+        for conv_id in (*self._live, *owned):
             await self.load(storage, conv_id)
 
     async def load(self, storage: Storage, conv_id: Seq) -> ConversationState | None:
@@ -209,7 +210,7 @@ class Residency:
             self._entries[entry.id] = entry
         if old is not None and old.prefix_version != state.prefix_version:
             gone = set(old.context) - set(state.context)
-            self._drop_entries(gone, apart_from=state.id)
+            self._drop_entries(gone, apart_from=state.id, inherits=state.parent is not UNSET)
 
     def forget_conversation(self, conv_id: Seq) -> None:
         """Drop a deleted conversation, whatever is attached."""
@@ -238,11 +239,14 @@ class Residency:
             if task is not None and not self.is_live(task):
                 del self._tasks[newest]
         if state is not None:
-            self._drop_entries(set(state.context), apart_from=conv_id)
+            self._drop_entries(
+                set(state.context), apart_from=conv_id, inherits=state.parent is not UNSET
+            )
 
-    def _drop_entries(self, gone: set[Seq], *, apart_from: Seq) -> None:
+    def _drop_entries(self, gone: set[Seq], *, apart_from: Seq, inherits: bool) -> None:
+        # Only a conversation that inherits shares entries: with its ancestors and their forks.
         for conv_id, other in self._conversations.items():
-            if conv_id != apart_from and other.parent is not UNSET:
+            if conv_id != apart_from and (inherits or other.parent is not UNSET):
                 gone = gone - set(other.context)
         kept = self._conversations.get(apart_from)
         if kept is not None:
