@@ -68,10 +68,18 @@ class Claim:
         if self._context is not None:
             self._context.cancel_inner()
 
-    def cancel(self) -> None:
-        """Cancel the invocation itself; only close does so, after its grace (D08)."""
+    def cancel(self) -> bool:
+        """Cancel the invocation itself; only close does so, after its grace (D08).
+
+        Says whether work that nothing can stop is left behind (SC-26).
+        """
+        left_behind = False
+        if self._context is not None:
+            left_behind = self._context.abandon()
+            self._context.cancel_inner()
         if self._runner is not None:
             self._runner.cancel()
+        return left_behind
 
     @property
     def runner(self) -> "asyncio.Task[None] | None":
@@ -105,7 +113,7 @@ class Claim:
         except Exception as error:  # noqa: BLE001 - a kind's unexpected exception faults the session (TK-18)
             return error
         finally:
-            context.end()
+            await context.end()
             self._context = None
         return None
 

@@ -36,7 +36,10 @@ class TaskContext:
         self.line = line
         self.scope = task_scope(task.id)
         self._inner: set[asyncio.Task[Any]] = set()
+        self._stubborn: set[asyncio.Task[Any]] = set()
+        self._abandoned = False
         self._ended = False
+        self._was_marked = task.abort_requested is not UNSET
 
     # Committing.
 
@@ -94,11 +97,23 @@ class TaskContext:
             Interrupted: the signal fired before or during the call, and the call has ended.
             StrayCancellation: the call was cancelled by itself.
         """
-        if self.signal.reason is not None:
+        try:
+            self.check_signal()
+        except Interrupted:
             work.close()
+            raise
+        return await self.join(self.start(work))
+
+    def check_signal(self) -> None:
+        """Raise Interrupted when the signal fired, or a mark was committed that will fire it.
+
+        A mark is on disk before anybody is signalled; what asks here starts nothing in between.
+        """
+        if self.signal.reason is not None:
             raise Interrupted(self.signal.reason)
-        inner = self.start(work)
-        return await self.join(inner)
+        task = self.line.residency.task(self.task_id)
+        if task is not None and task.abort_requested is not UNSET and not self._was_marked:
+            raise Interrupted("abort")
 
     def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Start an outside call; the caller must `join` it."""
@@ -118,11 +133,36 @@ class TaskContext:
                 raise Interrupted(self.signal.reason) from None
             raise StrayCancellation("the call was cancelled from inside") from None
         finally:
-            self._inner.discard(inner)
+            if inner.done():
+                self._inner.discard(inner)
 
     async def sleep(self, ms: int) -> None:
         """Wait; raises Interrupted when the signal fires (TK-17)."""
         await self.outside(self.clock.sleep(ms))
+
+    async def unstoppable(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work that cancelling cannot stop, such as a thread, inside an outside call.
+
+        A signal does not end the wait, so nobody takes the task over while the work runs (CN-11);
+        only a close whose grace is over abandons it (D08, SC-26). A cancellation that no signal
+        caused is the caller's own time limit, and abandons it too.
+        """
+        inner = asyncio.create_task(work)  # noqa: TID251 - joined below, or abandoned by close (K54)
+        self._stubborn.add(inner)
+        cancelled = False
+        while not inner.done():
+            try:
+                await asyncio.wait({inner})
+            except asyncio.CancelledError:
+                cancelled = True
+                if self._abandoned or self.signal.reason is None:
+                    inner.cancel()
+                    raise
+        self._stubborn.discard(inner)
+        if cancelled and not inner.cancelled():
+            inner.exception()
+            raise asyncio.CancelledError
+        return inner.result()
 
     # For the claim.
 
@@ -131,9 +171,18 @@ class TaskContext:
         for inner in tuple(self._inner):
             inner.cancel()
 
-    def end(self) -> None:
-        """Refuse every later commit through this context."""
+    async def end(self) -> None:
+        """Refuse every later commit through this context; see every outside call end."""
         self._ended = True
+        while self._inner:
+            self.cancel_inner()
+            await asyncio.wait(self._inner)
+            self._inner = {inner for inner in self._inner if not inner.done()}
+
+    def abandon(self) -> bool:
+        """Let go of work that nothing can stop; says whether there is any."""
+        self._abandoned = True
+        return bool(self._stubborn)
 
     def _check_running(self) -> None:
         if self._ended:

@@ -7,7 +7,7 @@ it. It reads task metadata only, never a payload (SC-16).
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 from msgspec import UNSET, Struct
@@ -28,11 +28,15 @@ CANCEL_WAIT_S = 1.0
 
 
 class CloseReport(Struct, frozen=True, kw_only=True):
-    """Which tasks' handlers returned, were cancelled, or were abandoned, by task id."""
+    """Which tasks' handlers returned, were cancelled, or were abandoned, by task id.
+
+    `threads` names the threads that still run, each after its tool (SC-26).
+    """
 
     returned: tuple[Seq, ...] = ()
     cancelled: tuple[Seq, ...] = ()
     abandoned: tuple[Seq, ...] = ()
+    threads: tuple[str, ...] = ()
 
 
 class _Drive:
@@ -350,6 +354,19 @@ class Scheduler:
 
     # Closing.
 
+    async def drain(self, *, ms: int) -> None:
+        """Launch nothing more; wait up to `ms` of the clock for what runs to settle (OP-27)."""
+        self._closing = True
+        pending = {claim.runner for claim in self._claims.values() if claim.runner is not None}
+        if ms <= 0 or not pending:
+            return
+        timer = asyncio.create_task(self._clock.sleep(ms))  # noqa: TID251 - ended below
+        while pending and not timer.done():
+            await asyncio.wait({*pending, timer}, return_when=asyncio.FIRST_COMPLETED)
+            pending = {runner for runner in pending if not runner.done()}
+        timer.cancel()
+        await asyncio.wait({timer})
+
     async def close(self, *, grace_s: float | None) -> CloseReport:
         """Signal every invocation, wait up to the grace, cancel, and name what is left (D08)."""
         self._closing = True
@@ -363,24 +380,28 @@ class Scheduler:
         self._wake.set()
         if self._loop is not None:
             await self._loop
-        claims = list(self._claims.values())
-        for claim in claims:
+        claims = {claim.runner: claim for claim in self._claims.values() if claim.runner}
+        for claim in claims.values():
             claim.fire("close")
-        runners = {claim.runner: claim.task_id for claim in claims if claim.runner is not None}
-        pending = set(runners)
+        pending = set(claims)
         if pending:
             _, pending = await asyncio.wait(pending, timeout=grace_s)
-        for claim in claims:
-            if claim.runner in pending:
-                claim.cancel()
+        left_behind = {runner for runner in pending if claims[runner].cancel()}
         stuck: set[asyncio.Task[None]] = set()
         if pending:
             _, stuck = await asyncio.wait(pending, timeout=CANCEL_WAIT_S)
+        stuck |= left_behind
         return CloseReport(
-            returned=tuple(sorted(runners[task] for task in runners if task not in pending)),
-            cancelled=tuple(sorted(runners[task] for task in pending - stuck)),
-            abandoned=tuple(sorted(runners[task] for task in stuck)),
+            returned=_ids(claims, set(claims) - pending),
+            cancelled=_ids(claims, pending - stuck),
+            abandoned=_ids(claims, stuck),
         )
+
+
+def _ids(
+    claims: Mapping["asyncio.Task[None]", Claim], runners: Iterable["asyncio.Task[None]"]
+) -> tuple[Seq, ...]:
+    return tuple(sorted(claims[runner].task_id for runner in runners))
 
 
 def _wait_kind(because: str) -> WaitKind:

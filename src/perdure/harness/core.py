@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, UnsetType
 
 from perdure.drive.scheduler import Scheduler
-from perdure.errors import Rejected
+from perdure.errors import Closed, Rejected
 from perdure.harness.usage import UsageReader
 from perdure.kinds.services import Services
 from perdure.line.line import Build, Delivery, Line
@@ -39,6 +39,7 @@ class Core:
         self._new_model = new_model
         self._changed: asyncio.Future[None] | None = None
         self._kept: set[asyncio.Task[Any]] = set()
+        self._refuses = False
         line.listen(self._on_commit)
         line.listen_faults(self.wake)
 
@@ -76,11 +77,26 @@ class Core:
         )
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work to its end whatever becomes of the caller."""
+        """Run a public command's work to its end whatever becomes of the caller.
+
+        Raises:
+            Closed: the harness is closing, although what runs may still settle (OP-27).
+        """
+        if self._refuses:
+            work.close()
+            raise Closed
+        return await asyncio.shield(self.kept(work))
+
+    def kept(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Start work that runs to its end by itself."""
         task = asyncio.create_task(work)  # noqa: TID251 - runs to its end by itself, kept below
         self._kept.add(task)
         task.add_done_callback(self._let_go)
-        return await asyncio.shield(task)
+        return task
+
+    def refuse(self) -> None:
+        """Refuse public commands from now on; handlers go on."""
+        self._refuses = True
 
     def _let_go(self, task: "asyncio.Task[Any]") -> None:
         self._kept.discard(task)

@@ -4,10 +4,12 @@ Opening starts nothing and, on a session that has commits, writes nothing (OP-01
 it creates the root conversation with its initial values in one command (OP-02).
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec import UNSET
 
 from perdure.drive.kind import TaskKind
@@ -68,7 +70,7 @@ class Harness:
         """Hold an opened session; use `Harness.open`."""
         self._core = core
         self._root_id = root_id
-        self._closing: CloseReport | None = None
+        self._closing: asyncio.Task[CloseReport] | None = None
 
     @classmethod
     async def open(cls, storage: Storage, options: HarnessOptions) -> "Harness":
@@ -210,20 +212,32 @@ class Harness:
 
     # Closing.
 
-    async def close(self, *, grace: float | None = CLOSE_GRACE_S) -> CloseReport:
+    async def close(
+        self, *, drain: float = 0.0, grace: float | None = CLOSE_GRACE_S
+    ) -> CloseReport:
         """Refuse commands, signal handlers, wait up to `grace` seconds, release the session (D08).
 
-        Settles nothing, marks nothing, retires nothing (OP-13). A second call answers the first
-        report (OP-16).
+        For `drain` seconds of the injected clock before that, running handlers may still settle,
+        while nothing is launched. Settles nothing itself, marks nothing, retires nothing (OP-13).
+        A second call shares the first one's report; cancelling a caller ends its wait only.
         """
         if self._closing is None:
-            self._core.line.seal()
-            self._core.wake()
-            self._closing = await self._core.scheduler.close(grace_s=grace)
-            await self._core.line.drained()
-            await self._core.storage.close()
-            await self._core.services.models.close()
-        return self._closing
+            self._closing = self._core.kept(self._close(drain, grace))
+        return await asyncio.shield(self._closing)
+
+    async def _close(self, drain: float, grace: float | None) -> CloseReport:
+        core = self._core
+        core.refuse()
+        await core.scheduler.drain(ms=round(drain * 1000))
+        core.line.seal()
+        core.wake()
+        try:
+            report = await core.scheduler.close(grace_s=grace)
+            await core.line.drained()
+        finally:
+            await core.storage.close()
+            await core.services.models.close()
+        return msgspec.structs.replace(report, threads=tuple(core.services.threads.stuck()))
 
 
 def _assemble(
