@@ -24,7 +24,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from perdure.errors import FailureCode, Rejected
-from perdure.ports import Clock
+from perdure.ports import Clock, Threads
 from perdure.providers.script import END, Deferred, Failure, Reply, call
 from perdure.providers.scripted import ScriptedModels
 from perdure.records.codec import to_raw
@@ -128,6 +128,12 @@ def load_script(path: Path, *, clock: Clock | None = None) -> ScriptedModels:
             "not_found", f"the script {str(path)!r} cannot be read: {error.strerror}"
         ) from error
     return read_script(content, str(path), clock=clock)
+
+
+async def scripted_from_file(path: str, *, threads: Threads, clock: Clock) -> ScriptedModels:
+    """Make the models of `scripted:<file>`; raises as `load_script`."""
+    place = Path(path)
+    return await threads.run("read script", lambda: load_script(place, clock=clock))
 
 
 def recorded(entries: Iterable[Entry]) -> list[Reply]:
