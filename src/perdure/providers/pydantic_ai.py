@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from msgspec import structs
 from pydantic_ai import messages as vendor
+from pydantic_ai.exceptions import AgentRunError
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
@@ -189,7 +190,7 @@ class PydanticAiModels:
         model = self._wire.model(handle.model_id, key)
         try:
             await model.cancel_suspended_response(suspended(handle))
-        except Exception as error:
+        except AgentRunError as error:
             failed = failure(error, now_ms=self._clock.now_ms())
             if failed.status is None or not 400 <= failed.status < 500 or failed.code == "auth":
                 raise failed from error

@@ -10,147 +10,50 @@ held to the statement itself: `describe` says so.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
-from perdure.errors import FailureCode, ProviderError, Rejected
-from perdure.ports import Models
-from perdure.records.codec import decode, encode, to_raw
+from perdure.errors import FailureCode, Rejected
+from perdure.records.codec import decode, encode
 from perdure.records.entries import ModelId
-from perdure.records.frames import Frame, FrameReducer
 from perdure.records.messages import (
     AssistantMessage,
     ImagePart,
-    Part,
     TextPart,
     ThinkingPart,
-    ToolCallPart,
-    ToolResultMessage,
-    Usage,
     UserMessage,
     text_message,
 )
-from perdure.records.models import DeferredHandle, ModelOutcome, ModelRequest, ToolSpec
+from perdure.records.models import DeferredHandle
 from perdure.records.settings import ThinkingLevel
 from perdure.records.strict_json import check as check_json
-
-HANDLE_BYTES_MAX: Final = 4_096
-"""Largest deferred handle (PV-26)."""
-
-TOOL: Final = ToolSpec(
-    name="weather",
-    description="Current weather of a city.",
-    parameters={
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-    },
+from perdure.testing.models_lab import (
+    HANDLE_BYTES_MAX,
+    PIXEL,
+    TOOL,
+    answer,
+    ask,
+    call,
+    deferred,
+    drain,
+    failed,
+    interruption,
+    message_of,
+    reduced,
+    result,
+    roomy,
+    text_of,
+    until_blocked,
 )
+from perdure.testing.models_lab import Abilities as Abilities
+from perdure.testing.models_lab import MakeModels as MakeModels
+from perdure.testing.models_lab import Offered as Offered
+from perdure.testing.models_lab import Play as Play
 
-PIXEL: Final = (
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
-    "gg=="
-)
-"""A PNG of one pixel."""
-
-
-class Abilities(Struct, frozen=True, kw_only=True):
-    """What an implementation can do, said without defaults.
-
-    Attributes:
-        scripted: it answers what the maker is told.
-        images, thinking, deferred: as `ModelInfo` says.
-        usage: it reports usage.
-        holds: it can stop in the middle of a reply until it is left.
-    """
-
-    scripted: bool
-    images: bool
-    thinking: bool
-    deferred: bool
-    usage: bool
-    holds: bool
-
-
-class Play(Struct, frozen=True, kw_only=True):
-    """What a scripted model shall answer; the raw text of a call's arguments is its `args_text`.
-
-    Attributes:
-        parts: the reply, in order.
-        usage: what is reported; None reports nothing.
-        failure: the reply fails so, after its parts when there are some.
-        retry_after_ms: what the failing provider asks for.
-        hold: after the first text, nothing comes until the stream is left.
-        pending: the reply is deferred, and so many polls say "not yet".
-    """
-
-    parts: tuple[Part, ...] = (TextPart(text="Hello there."),)
-    usage: Usage | None = Usage(input=60, output=20, cache_read=40, cache_write=0, reasoning=8)
-    failure: FailureCode | None = None
-    retry_after_ms: int | None = None
-    hold: bool = False
-    pending: int | None = None
-
-
-class Offered(Struct, frozen=True, kw_only=True):
-    """Models under test, one model of theirs, and what it can do."""
-
-    models: Models
-    model: ModelId
-    abilities: Abilities
-
-
-MakeModels: TypeAlias = Callable[[Sequence[Play]], AbstractAsyncContextManager[Offered]]
 Check: TypeAlias = Callable[[MakeModels], Awaitable[None]]
-
-
-def ask(offered: Offered, *messages: Any, **changes: Any) -> ModelRequest:
-    """Make a request of one user message, or of the given ones."""
-    asked = messages or (text_message("Say hello.", 1),)
-    return ModelRequest(
-        model=offered.model,
-        messages=asked,
-        system="Be brief.",
-        options=to_raw({"max_tokens": 256}),
-        **changes,
-    )
-
-
-async def answer(offered: Offered, request: ModelRequest) -> tuple[list[Frame], ModelOutcome]:
-    """Play a request to its end."""
-    async with offered.models.stream(request) as stream:
-        frames = [frame async for frame in stream]
-        return frames, await stream.outcome()
-
-
-async def failed(offered: Offered, request: ModelRequest) -> tuple[list[Frame], ProviderError]:
-    """Play a request that has to fail."""
-    async with offered.models.stream(request) as stream:
-        frames = [frame async for frame in stream]
-        try:
-            outcome = await stream.outcome()
-        except ProviderError as error:
-            return frames, error
-    raise AssertionError(f"the request did not fail: {outcome}")
-
-
-def message_of(outcome: ModelOutcome) -> AssistantMessage:
-    """Answer the message of an outcome that is no handle."""
-    assert isinstance(outcome.result, AssistantMessage), outcome.result
-    return outcome.result
-
-
-def reduced(frames: Sequence[Frame]) -> tuple[Part, ...]:
-    """Answer what frames add up to, without parts that stayed empty."""
-    reducer = FrameReducer()
-    for frame in frames:
-        reducer.add(frame)
-    parts = reducer.parts()
-    return tuple(part for part in parts if not (isinstance(part, TextPart) and not part.text))
 
 
 # ---------------------------------------------------------------------------------- describe
@@ -185,7 +88,7 @@ async def check_unknown_provider_is_rejected(make: MakeModels) -> None:
 
 async def check_frames_add_up_to_the_message(make: MakeModels) -> None:
     """The reply is what its frames add up to, in order, and every part ends (FM-09)."""
-    plays = [Play(parts=(TextPart(text="Let me look. "), _call("c1", '{"city":"Paris"}')))]
+    plays = [Play(parts=(TextPart(text="Let me look. "), call("c1", '{"city":"Paris"}')))]
     async with make(plays) as offered:
         frames, outcome = await answer(offered, ask(offered, tools=(TOOL,)))
         message = message_of(outcome)
@@ -219,47 +122,47 @@ async def check_text_arrives(make: MakeModels) -> None:
 
 async def check_calls_arrive_in_order(make: MakeModels) -> None:
     """Calls keep their order, ids and arguments, and stop with `toolUse` (PV-07)."""
-    plays = [Play(parts=(_call("c1", '{"city":"Paris"}'), _call("c2", '{"city":"Rome"}')))]
+    plays = [Play(parts=(call("c1", '{"city":"Paris"}'), call("c2", '{"city":"Rome"}')))]
     async with make(plays) as offered:
         _, outcome = await answer(offered, ask(offered, tools=(TOOL,)))
         message = message_of(outcome)
         if offered.abilities.scripted:
-            assert [call.call_id for call in message.calls] == ["c1", "c2"]
-            assert [call.args for call in message.calls] == [{"city": "Paris"}, {"city": "Rome"}]
+            assert [one.call_id for one in message.calls] == ["c1", "c2"]
+            assert [one.args for one in message.calls] == [{"city": "Paris"}, {"city": "Rome"}]
             assert message.stop == "toolUse"
-        assert len({call.call_id for call in message.calls}) == len(message.calls)
+        assert len({one.call_id for one in message.calls}) == len(message.calls)
 
 
 async def check_bad_arguments_stay_text(make: MakeModels) -> None:
     """Arguments that do not parse strictly are kept as they came, and mean nothing (PV-09)."""
     bad = ('{"a":1,}', '{"a":NaN}', '{"a":1}{"a":2}', '{"a":1,"a":2}', "[1]", '{"a":"cut')
     for text in bad:
-        async with make([Play(parts=(_call("c1", text),))]) as offered:
+        async with make([Play(parts=(call("c1", text),))]) as offered:
             if not offered.abilities.scripted:
                 return
             _, outcome = await answer(offered, ask(offered, tools=(TOOL,)))
-            (call,) = message_of(outcome).calls
-            assert call.args is UNSET, text
-            assert call.args_text == text
+            (asked,) = message_of(outcome).calls
+            assert asked.args is UNSET, text
+            assert asked.args_text == text
 
 
 async def check_empty_arguments_are_an_object(make: MakeModels) -> None:
     """A call without any argument text has no arguments, which is an object."""
-    async with make([Play(parts=(_call("c1", "{}"),))]) as offered:
+    async with make([Play(parts=(call("c1", "{}"),))]) as offered:
         if offered.abilities.scripted:
             _, outcome = await answer(offered, ask(offered, tools=(TOOL,)))
-            (call,) = message_of(outcome).calls
-            assert call.args == {}
+            (asked,) = message_of(outcome).calls
+            assert asked.args == {}
 
 
 async def check_conversation_goes_on(make: MakeModels) -> None:
     """A reply with calls and its results are accepted as the history of the next request."""
-    first = Play(parts=(_call("c1", '{"city":"Paris"}'), _call("c2", '{"bad')))
+    first = Play(parts=(call("c1", '{"city":"Paris"}'), call("c2", '{"bad')))
     async with make([first, Play(), Play()]) as offered:
         user = text_message("Weather?", 1)
         _, outcome = await answer(offered, ask(offered, user, tools=(TOOL,)))
         message = message_of(outcome)
-        results = [_result(call) for call in message.calls]
+        results = [result(one) for one in message.calls]
         history = (user, message, *results, text_message("And now?", 2))
         _, outcome = await answer(offered, ask(offered, *history, tools=(TOOL,)))
         assert message_of(outcome).content
@@ -322,34 +225,34 @@ async def check_no_report_is_unknown(make: MakeModels) -> None:
 
 async def check_thinking_returns_unaltered(make: MakeModels) -> None:
     """Thinking comes as a part with what its provider wants back, and is accepted back (PV-18)."""
-    parts = (ThinkingPart(text="Let me think."), _call("c1", '{"city":"Paris"}'))
+    parts = (ThinkingPart(text="Let me think."), call("c1", '{"city":"Paris"}'))
     async with make([Play(parts=parts), Play()]) as offered:
         if not (offered.abilities.thinking and offered.abilities.scripted):
             return
         user = text_message("Weather?", 1)
         level: ThinkingLevel = "low"
         request = ask(offered, user, tools=(TOOL,), thinking=level)
-        _, outcome = await answer(offered, _roomy(request))
+        _, outcome = await answer(offered, roomy(request))
         message = message_of(outcome)
         (thought,) = [part for part in message.content if isinstance(part, ThinkingPart)]
         assert thought.text == "Let me think."
         stored = decode(encode(message), AssistantMessage)
-        history = (user, stored, *(_result(call) for call in stored.calls))
+        history = (user, stored, *(result(one) for one in stored.calls))
         request = ask(offered, *history, tools=(TOOL,), thinking=level)
-        await answer(offered, _roomy(request))
+        await answer(offered, roomy(request))
 
 
 async def check_images_are_sent(make: MakeModels) -> None:
     """A model that takes images takes one from a person and one from a tool."""
-    async with make([Play(parts=(_call("c1", "{}"),)), Play()]) as offered:
+    async with make([Play(parts=(call("c1", "{}"),)), Play()]) as offered:
         if not (offered.abilities.images and offered.abilities.scripted):
             return
         image = ImagePart(mime="image/png", sha256="0" * 64, data=PIXEL)
         user = UserMessage(content=(TextPart(text="See:"), image), timestamp=1)
         _, outcome = await answer(offered, ask(offered, user, tools=(TOOL,)))
         message = message_of(outcome)
-        (call,) = message.calls
-        shown = msgspec.structs.replace(_result(call), content=(TextPart(text="here"), image))
+        (asked,) = message.calls
+        shown = msgspec.structs.replace(result(asked), content=(TextPart(text="here"), image))
         _, outcome = await answer(offered, ask(offered, user, message, shown, tools=(TOOL,)))
         assert message_of(outcome).content
 
@@ -363,11 +266,11 @@ async def check_leaving_early_is_quiet(make: MakeModels) -> None:
         async with offered.models.stream(ask(offered)) as stream:
             seen = [await anext(aiter(stream))]
             if offered.abilities.holds and offered.abilities.scripted:
-                while not _text(reduced(seen)):
+                while not text_of(reduced(seen)):
                     seen.append(await anext(aiter(stream)))
         assert [frame async for frame in stream] == []
-        error = await _interruption(stream)
-        arrived = _text(reduced(seen))
+        error = await interruption(stream)
+        arrived = text_of(reduced(seen))
         if arrived:
             assert isinstance(error.partial, AssistantMessage)
             assert error.partial.text.startswith(arrived)
@@ -380,11 +283,11 @@ async def check_cancelled_reader_can_leave(make: MakeModels) -> None:
         if not offered.abilities.holds:
             return
         async with offered.models.stream(ask(offered)) as stream:
-            reader = asyncio.ensure_future(_drain(stream))
-            await _until_blocked(reader)
+            reader = asyncio.ensure_future(drain(stream))
+            await until_blocked(reader)
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-        assert (await _interruption(stream)).code == "interrupted"
+        assert (await interruption(stream)).code == "interrupted"
 
 
 async def check_failure_is_told_by_outcome(make: MakeModels) -> None:
@@ -441,7 +344,7 @@ async def check_deferred_work_is_polled(make: MakeModels) -> None:
     async with make([Play(pending=1)]) as offered:
         if not (offered.abilities.deferred and offered.abilities.scripted):
             return
-        handle = await _deferred(offered)
+        handle = await deferred(offered)
         assert len(encode(handle)) <= HANDLE_BYTES_MAX
         stored = decode(encode(handle), DeferredHandle)
         waiting = await offered.models.poll(stored)
@@ -457,70 +360,12 @@ async def check_deferred_cancel_is_harmless(make: MakeModels) -> None:
     async with make([Play(pending=0), Play(pending=5)]) as offered:
         if not (offered.abilities.deferred and offered.abilities.scripted):
             return
-        handle = await _deferred(offered)
+        handle = await deferred(offered)
         outcome = await offered.models.poll(handle)
         assert message_of(outcome).content
         await offered.models.cancel(handle)
-        pending = await _deferred(offered)
+        pending = await deferred(offered)
         await offered.models.cancel(pending)
-
-
-# ------------------------------------------------------------------------------------ pieces
-
-
-def _call(call_id: str, raw: str) -> ToolCallPart:
-    return ToolCallPart(call_id=call_id, name=TOOL.name, args_text=raw)
-
-
-def _result(call: ToolCallPart) -> ToolResultMessage:
-    bad = call.args is UNSET
-    text = "the arguments are not JSON" if bad else "20 degrees"
-    return ToolResultMessage(
-        call_id=call.call_id,
-        tool_name=call.name,
-        content=(TextPart(text=text),),
-        is_error=bad,
-    )
-
-
-def _roomy(request: ModelRequest) -> ModelRequest:
-    """Leave room for thinking below the output limit."""
-    return msgspec.structs.replace(request, options=to_raw({"max_tokens": 8_192}))
-
-
-def _text(parts: Sequence[Part]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, TextPart))
-
-
-async def _drain(stream: Any) -> None:
-    async for _ in stream:
-        pass
-
-
-async def _until_blocked(task: "asyncio.Task[None]") -> None:
-    """Give a task turns until it has had every chance to move."""
-    for _ in range(100):
-        if task.done():
-            return
-        await asyncio.sleep(0)
-
-
-async def _interruption(stream: Any) -> ProviderError:
-    try:
-        outcome = await stream.outcome()
-    except ProviderError as error:
-        if error.code == "interrupted":
-            return error
-        raise
-    raise AssertionError(f"a stream that was left has an outcome: {outcome}")
-
-
-async def _deferred(offered: Offered) -> DeferredHandle:
-    request = msgspec.structs.replace(ask(offered), options=to_raw({"background": True}))
-    async with offered.models.stream(request) as stream:
-        outcome = await stream.outcome()
-    assert isinstance(outcome.result, DeferredHandle), outcome.result
-    return outcome.result
 
 
 CHECKS: Final[tuple[Check, ...]] = (

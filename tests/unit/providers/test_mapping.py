@@ -30,7 +30,7 @@ from perdure.records.messages import (
     UserMessage,
     text_message,
 )
-from perdure.testing.models_suite import PIXEL
+from perdure.testing.models_lab import PIXEL
 from perdure.testing.wire_replies import WireCall, WireError, WireReply, WireText, WireThinking
 from perdure.testing.wire_server import WireServer
 from tests.unit.providers.wires import TOOL, WIRES, WireName, models_for, play, request
