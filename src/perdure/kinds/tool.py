@@ -112,17 +112,25 @@ class ToolCall:
         refusal = self._refusal(tool, state, call)
         if refusal is not None or tool is None:
             assert refusal is not None
-            await settle_call(ctx, self._services, refusal)
+            await self._refuse(ctx, tool, state, refusal)
             return
         args = state.args if state.args is not UNSET else self._checked(tool, call)
         if isinstance(args, CallResult):
-            await settle_call(ctx, self._services, args)
+            await self._refuse(ctx, tool, state, args)
             return
         denial = self._permission(tool)
         if denial is not None:
-            await settle_call(ctx, self._services, denial)
+            await self._refuse(ctx, tool, state, denial)
             return
         await self._run(ctx, tool, state, call, args)
+
+    async def _refuse(
+        self, ctx: TaskContext, tool: Tool | None, state: ToolState, refusal: CallResult
+    ) -> None:
+        """Settle a call that may not run; one that ran before a crash was interrupted (FM-07)."""
+        if state.attempt > 1:
+            refusal = await self._interrupted(ctx, tool, attempt=state.attempt - 1)
+        await settle_call(ctx, self._services, refusal)
 
     async def recover(self, task: Task, ctx: TaskContext) -> None:
         """Take up an interrupted call: its command's true end, another run, or interrupted."""
@@ -141,21 +149,21 @@ class ToolCall:
         if state.replay == "safe" and tool is not None and tool.replay == "safe":
             await ctx.patch(status="planned", attempt=state.attempt + 1)
             return
-        await settle_call(ctx, self._services, await self._interrupted(ctx, tool, state))
+        result = await self._interrupted(ctx, tool, attempt=state.attempt)
+        await settle_call(ctx, self._services, result)
 
     async def abort(self, task: Task, ctx: TaskContext) -> None:
         """Settle a marked call: interrupted when it ran, not started when it never did (TL-18)."""
         state = tool_state(task)
         tool = self._services.tools.get(state.name)
-        if task.status != "running":
-            result = error_result(
-                "notStarted", "not executed: the run was aborted before this call"
-            )
-        else:
+        if task.status == "running":
             if state.launch is not UNSET:
                 await self._launched.stop(state.launch)
-            result = await self._interrupted(ctx, tool, state)
-        await settle_call(ctx, self._services, result)
+            result = await self._interrupted(ctx, tool, attempt=state.attempt)
+            await settle_call(ctx, self._services, result)
+            return
+        unrun = error_result("notStarted", "not executed: the run was aborted before this call")
+        await self._refuse(ctx, tool, state, unrun)
 
     # Before it runs.
 
@@ -281,14 +289,14 @@ class ToolCall:
         )
 
     async def _interrupted(
-        self, ctx: TaskContext, tool: Tool | None, state: ToolState
+        self, ctx: TaskContext, tool: Tool | None, *, attempt: int
     ) -> CallResult:
         """Say that the call was cut while it ran, with its last checkpoint (TL-16, BB-02)."""
         policy: Any = tool.output if tool is not None else _DefaultOutput()
         return error_result(
             "interrupted",
             "interrupted: the call was stopped while it ran; it may have had effects",
-            window=await stored_output(ctx, policy, attempt=state.attempt),
+            window=await stored_output(ctx, policy, attempt=attempt),
             checkpoint=await stored_checkpoint(ctx),
         )
 
