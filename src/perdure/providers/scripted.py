@@ -253,6 +253,11 @@ class ScriptedModels:
         self._waiting: dict[str, tuple[Reply, ModelRequest]] = {}
         self._polled: dict[str, int] = {}
 
+    @property
+    def replies(self) -> tuple[Reply, ...]:
+        """Answer the replies of a list; a function has none."""
+        return self._replies
+
     async def describe(self, model: ModelId) -> ModelInfo:
         """Say what the script's model can do; raises Rejected `invariant` for another provider."""
         if model.provider != self._provider:
