@@ -206,7 +206,7 @@ class Journal:
             self.fault(commit, f"tool {task.id} settles with {[e.kind for e in mine]}")
         if task.kind == "generation" and task.status == "done":
             self._check_answer(commit, task, mine, born)
-        if task.kind == "post_tools" and born["generation"] != self._successors(task):
+        if task.kind == "post_tools" and born["generation"] not in self._successors(task):
             self.fault(commit, f"join {task.id} settles with {born['generation']} successors")
 
     def _check_answer(
@@ -221,11 +221,15 @@ class Journal:
         if calls and born["generation"]:
             self.fault(commit, f"generation {task.id} goes on before its tools")
 
-    def _successors(self, join: TaskRow) -> int:
-        """Say how many generations a join must create: one, unless its inputs end here (IV-20)."""
-        ended = [self.inputs[Seq(one)]["state"] in FINAL for one in join.state.get("inputs", ())]
-        stops = bool(ended) and all(ended)
-        return 0 if stops or join.status == "aborted" else 1
+    def _successors(self, join: TaskRow) -> tuple[int, ...]:
+        """Say how many generations a join may create: one, unless its inputs end here (IV-20).
+
+        The last settlement of a cancellation starts what was accepted after it (D38).
+        """
+        ended = [self.inputs[Seq(one)]["state"] for one in join.state.get("inputs", ())]
+        if join.status == "aborted" or "aborted" in ended:
+            return (0, 1)
+        return (0,) if ended and all(state in FINAL for state in ended) else (1,)
 
     def _check_holders(self, commit: Commit) -> None:
         held: list[int] = []
@@ -308,7 +312,7 @@ def _agrees(outcome: str, count: int, *, is_safe: bool) -> bool:
 def usage_faults(journal: Journal, reported: Iterable[tuple[int, int]]) -> list[str]:
     """Compare the usage list with what providers said: once each, with its attempt's outcome.
 
-    A report that was lost belongs to an attempt that ended interrupted, or was aborted.
+    A report that was lost belongs to an attempt that was interrupted, aborted, or never fetched.
     """
     said = set(reported)
     stored = Counter((int(task), attempt) for task, attempt in journal.usage)
@@ -320,7 +324,7 @@ def usage_faults(journal: Journal, reported: Iterable[tuple[int, int]]) -> list[
     faults += [f"usage of attempt {key} was never reported" for key in stored if key not in said]
     for task, attempt in said - set(stored):
         why = journal.attempts.get((Seq(task), attempt))
-        if why not in ("interrupted", "aborted", None):
+        if why not in ("interrupted", "aborted", "deferred_expired", None):
             faults.append(f"usage of attempt {(task, attempt)}, which ended {why!r}, is missing")
     for (task, attempt), why in journal.attempts.items():
         if why == "interrupted" and (task, attempt) in stored:

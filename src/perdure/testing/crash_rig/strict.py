@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from msgspec import UNSET
-
 from perdure.records.codec import encode
 from perdure.records.messages import (
     AssistantMessage,
@@ -51,8 +49,8 @@ def _content_fault(message: Message) -> str | None:
     for part in message.content:
         if isinstance(part, TextPart) and not part.text.strip():
             return "a text block is empty"
-        if isinstance(part, ToolCallPart) and (not part.call_id or part.args is UNSET):
-            return f"the call {part.name!r} has no id or no arguments object"
+        if isinstance(part, ToolCallPart) and not part.call_id:
+            return f"the call {part.name!r} has no id"
     text = encode(message).decode()
     if any("\ud800" <= char <= "\udfff" for char in text) or "\\u0000" in text.replace("\\\\", ""):
         return "a text holds a lone surrogate or a NUL"
