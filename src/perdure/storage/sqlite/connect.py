@@ -94,6 +94,7 @@ def creating(path: Path, busy_ms: int) -> Generator[None, None, None]:
     is on the folder, because closing a second descriptor of the file would drop SQLite's own.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    fresh = not path.exists()
     try:
         for _ in range(1 + busy_ms // WAIT_MS):
             try:
@@ -104,6 +105,8 @@ def creating(path: Path, busy_ms: int) -> Generator[None, None, None]:
         else:
             raise StorageBusy(f"another process has been creating {path} for {busy_ms} ms")
         yield
+        if fresh:
+            os.fsync(folder)  # the name of a new file is on disk only with its folder
     finally:
         os.close(folder)
 

@@ -17,6 +17,7 @@ from perdure.storage.locks import FileLock
 from perdure.storage.sqlite.connect import FORMAT, translating
 from perdure.storage.sqlite.handle import SqliteStorage
 from perdure.storage.sqlite.opened import Opened
+from perdure.storage.sqlite.rebuild import INDEX_TABLES, rebuild_indexes
 from perdure.storage.sqlite.rows import SessionRows
 from perdure.storage.sqlite.threads import Reader
 from perdure.storage.sqlite.writer import Writer
@@ -38,10 +39,7 @@ CREATE: Final = "INSERT INTO session (sid, name, created) VALUES (?,?,?)"
 CLAIM: Final = "UPDATE session SET epoch=?, owner=? WHERE id=?"
 INSERT_OPENING: Final = "INSERT INTO opening (session, epoch, pid, host, opened) VALUES (?,?,?,?,?)"
 FOLD_OPENINGS: Final = "DELETE FROM opening WHERE session=? AND epoch<=?"
-TABLES: Final = (
-    "journal", "opening", "working_value", "working_element", "name", "conversation", "settings",
-    "context", "timeline", "task", "session_value", "version", "element",
-)  # fmt: skip
+TABLES: Final = ("journal", "opening", "working_value", "working_element", *INDEX_TABLES)
 """Every table whose rows belong to one session."""
 
 
@@ -280,6 +278,26 @@ class SqliteSessions:
             conn.execute("DELETE FROM session WHERE id=?", (number,))
 
         await self._alone(name, change, remove=True)
+
+    async def rebuild(self) -> None:
+        """Make every private index anew from the journal; no session may be open (BR-12)."""
+        writer = self._writing()
+
+        def work(conn: sqlite3.Connection) -> None:
+            locks: list[FileLock] = []
+            with translating("rebuilding", self._path):
+                try:
+                    for sid, name in conn.execute("SELECT sid, name FROM session").fetchall():
+                        locks.append(
+                            FileLock.acquire(self._lock_path(sid), f"the session {name!r}")
+                        )
+                    writer.transaction(conn, lambda: rebuild_indexes(conn), sync=True)
+                finally:
+                    for lock in locks:
+                        lock.release()
+
+        await self._reading().call(lambda conn: None)
+        await writer.call(work)
 
     async def close(self) -> None:
         """Close the handles, then both connections; the last one empties the write-ahead file."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from perdure.errors import StorageDamaged
 from perdure.records.codec import decode, decoder, encode
@@ -35,6 +35,10 @@ AFTER: Final = (
     "WHERE session=? AND last>? ORDER BY last LIMIT ?"
 )
 
+ALL: Final = (
+    "SELECT first, last, time, crc, blobs, CAST(writes AS BLOB) FROM journal "
+    "WHERE session=? ORDER BY last"
+)
 BETWEEN: Final = (
     "SELECT first, CAST(writes AS BLOB) FROM journal WHERE session=? AND last>? AND first<? "
     "ORDER BY last {order}"
@@ -82,14 +86,21 @@ def cuts_of(row: Row) -> tuple[Cut, ...]:
 
 def decode_row(row: Row, blobs: Blobs) -> Commit:
     """Answer the commit of a row, with the bytes of its blobs."""
+    commit = decode_shortened(row)
+    cuts = cuts_of(row)
+    if not cuts:
+        return commit
+    writes = tuple(restore(write, cuts, blobs) for write in commit.writes)
+    return structs.replace(commit, writes=writes)
+
+
+def decode_shortened(row: Row) -> Commit:
+    """Answer the commit of a row as it lies there, what was moved into blobs left out."""
     check_row(row)
     try:
         writes: tuple[Write, ...] = decoder(tuple[Write, ...]).decode(row[5])
     except msgspec.MsgspecError as error:
         raise StorageDamaged(f"journal row {row[0]} to {row[1]}: {error}") from error
-    cuts = cuts_of(row)
-    if cuts:
-        writes = tuple(restore(write, cuts, blobs) for write in writes)
     return Commit(first_seq=Seq(row[0]), last_seq=Seq(row[1]), time_ms=row[2], writes=writes)
 
 

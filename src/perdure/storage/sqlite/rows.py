@@ -127,8 +127,9 @@ def selected_ids(writes: Sequence[Write]) -> tuple[frozenset[Seq], frozenset[Seq
 class SessionRows:
     """Writes the rows of one session."""
 
-    def __init__(self, conn: sqlite3.Connection, session: int) -> None:
+    def __init__(self, conn: sqlite3.Connection, session: int, *, rebuilding: bool = False) -> None:
         self.session = session
+        self._rebuilding = rebuilding
         self._conn = conn
         # One cursor for all statements: every result is read before the next one runs.
         self._execute = conn.cursor().execute
@@ -403,6 +404,8 @@ class SessionRows:
 
     def retire_scope(self, write: RetireScope) -> None:
         """End a scope: its rows go in the transaction of the sibling main writes (SQ-03)."""
+        if self._rebuilding:
+            return  # what the scope holds today belongs to a later lifetime
         self._execute(RETIRE_VALUES, (self.session, write.working_scope))
         self._execute(RETIRE_ELEMENTS, (self.session, write.working_scope))
 
