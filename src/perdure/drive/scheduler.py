@@ -357,13 +357,15 @@ class Scheduler:
     async def drain(self, *, ms: int) -> None:
         """Launch nothing more; wait up to `ms` of the clock for what runs to settle (OP-27)."""
         self._closing = True
-        pending = {claim.runner for claim in self._claims.values() if claim.runner is not None}
+        pending: set[asyncio.Task[None]] = {
+            claim.runner for claim in self._claims.values() if claim.runner is not None
+        }
         if ms <= 0 or not pending:
             return
         timer = asyncio.create_task(self._clock.sleep(ms))  # noqa: TID251 - ended below
         while pending and not timer.done():
             await asyncio.wait({*pending, timer}, return_when=asyncio.FIRST_COMPLETED)
-            pending = {runner for runner in pending if not runner.done()}
+            pending = {one for one in pending if not one.done()}
         timer.cancel()
         await asyncio.wait({timer})
 

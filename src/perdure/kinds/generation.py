@@ -8,15 +8,16 @@ flight; done, failed and aborted are terminal (GN-02).
 import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
-from perdure.errors import Interrupted, PerdureError, ProviderError
+from perdure.errors import Interrupted, PerdureError, ProviderError, Rejected
 from perdure.kinds.exchange import record_usage
-from perdure.kinds.polling import poll_delay_ms
+from perdure.kinds.polling import fetch_failed, poll_delay_ms
 from perdure.kinds.pump import Pump
 from perdure.kinds.refusals import refused_part_of
 from perdure.kinds.request import Asked, build_request
@@ -24,6 +25,7 @@ from perdure.kinds.services import Services, captured
 from perdure.kinds.settlement import (
     Answered,
     generation_state,
+    interrupted_message,
     settle_aborted,
     settle_answer,
     settle_failure,
@@ -31,22 +33,16 @@ from perdure.kinds.settlement import (
     settle_retry,
 )
 from perdure.kinds.states import GenerationState
-from perdure.line.command import Command, WorkingCommand
+from perdure.kinds.streaming import Frames, Reply, stored_parts
+from perdure.line.command import Command
 from perdure.line.facts import TaskFacts
-from perdure.records.addresses import FRAMES
-from perdure.records.codec import decode
 from perdure.records.conversations import ConversationState
-from perdure.records.frames import DeltaFrame, Frame, FrameBatch, FrameReducer
-from perdure.records.messages import MessageError, Part, Usage
+from perdure.records.messages import AssistantMessage, MessageError, Usage
 from perdure.records.models import DeferredHandle, ModelOutcome, ModelRequest
 from perdure.records.retry import TryAgain, as_provider_error, decide_retry
 from perdure.records.seqs import Seq
-from perdure.records.sessions import ListPage
 from perdure.records.settings import GenerationSettings
 from perdure.records.tasks import Role, Task
-
-FRAMES_PAGE = 1_000
-"""Batches of frames read at a time (WS-12)."""
 
 DEFERRED_LIFE_MS = 24 * 3_600_000
 """How long deferred work is polled when its handle names no end (D14)."""
@@ -124,7 +120,7 @@ class Generation:
             assert state.deferred is not UNSET
             await self._still_deferred(ctx, state, state.deferred)
             return
-        parts = await self._stored_parts(ctx, state)
+        parts = await stored_parts(ctx, attempt=state.attempt, poll=state.poll)
         error = ProviderError("interrupted", "the process ended while the request was in flight")
         if settings.interrupted == "publish" and parts:
             await settle_interrupted(ctx, self._services, parts=parts, settings=settings)
@@ -138,12 +134,14 @@ class Generation:
     async def abort(self, task: Task, ctx: TaskContext) -> None:
         """Settle a marked generation with what its stream had brought (GN-34, GN-35)."""
         state = generation_state(task)
-        parts: tuple[Part, ...] = ()
+        partial: AssistantMessage | None = None
         if task.status == "streaming":
-            parts = await self._stored_parts(ctx, state)
+            settings = await captured(ctx, self._services, state.settings)
+            parts = await stored_parts(ctx, attempt=state.attempt, poll=state.poll)
+            partial = interrupted_message(parts, settings)
         if state.deferred is not UNSET:
             await self._cancel_deferred(ctx, state.deferred)
-        await settle_aborted(ctx, self._services, parts=parts)
+        await settle_aborted(ctx, self._services, partial=partial)
 
     # One request.
 
@@ -175,12 +173,17 @@ class Generation:
         conversation: ConversationState,
     ) -> None:
         asked: Asked | None = None
+        reply: Reply | None = None
         try:
             asked = await build_request(
                 ctx, self._services, settings, conversation, attempt=state.attempt
             )
-            outcome = await self._stream(ctx, state, asked.request)
-        except Interrupted:
+            ctx.check_signal()
+            reply = Reply(self._services.models, asked.request)
+            outcome = await self._stream(ctx, state, reply)
+        except Interrupted as interruption:
+            if interruption.reason == "abort" and reply is not None:
+                await self._cut_off(ctx, asked, reply)
             return
         except ProviderError as error:
             await self._failed(ctx, state, settings, error, asked=asked)
@@ -194,27 +197,19 @@ class Generation:
         await self._settle(ctx, state, settings, asked, outcome)
 
     async def _stream(
-        self, ctx: TaskContext, state: GenerationState, request: ModelRequest
+        self, ctx: TaskContext, state: GenerationState, reply: "Reply"
     ) -> ModelOutcome:
-        frames = _Frames(ctx, state)
+        frames = Frames(ctx, attempt=state.attempt, poll=state.poll)
         pump = Pump(frames.flush)
-        models = self._services.models
+        with self._services.telemetry.span("ai.request", model=str(reply.request.model)):
+            return await pump.join(
+                ctx, ctx.start(reply.read(lambda one: pump.arrived(frames.add(one))))
+            )
 
-        async def read() -> ModelOutcome:
-            async with models.stream(request) as stream:
-                async for frame in stream:
-                    pump.arrived(frames.add(frame))
-                return await stream.outcome()
-
-        if ctx.signal.reason is not None:
-            raise Interrupted(ctx.signal.reason)
-        with self._services.telemetry.span("ai.request", model=str(request.model)):
-            try:
-                return await pump.join(ctx, ctx.start(read()))
-            except Interrupted as interruption:
-                if interruption.reason == "abort":
-                    await frames.flush()
-                raise
+    async def _cut_off(self, ctx: TaskContext, asked: Asked | None, reply: "Reply") -> None:
+        """Settle a stream that an abort ended, with the usage its provider had reported (PV-12)."""
+        partial, usage = await reply.so_far()
+        await settle_aborted(ctx, self._services, partial=partial, asked=asked, usage=usage)
 
     async def _settle(
         self,
@@ -293,20 +288,6 @@ class Generation:
         )
         ctx.emit("reset", None)
 
-    async def _stored_parts(self, ctx: TaskContext, state: GenerationState) -> tuple[Part, ...]:
-        """Rebuild what the current attempt had brought, from bounded pages (WS-11, WS-12)."""
-        reducer = FrameReducer()
-        address = ctx.scope.list(FRAMES, frames_key(state))
-        after: Seq | None = None
-        while True:
-            page = await ctx.elements(address, ListPage(after=after, limit=FRAMES_PAGE))
-            for element in page:
-                for frame in decode(element.value_json, FrameBatch).frames:
-                    reducer.add(frame)
-            if len(page) < FRAMES_PAGE:
-                return reducer.finished_parts()
-            after = page[-1].seq
-
     # Deferred work.
 
     async def _deferred(
@@ -323,21 +304,46 @@ class Generation:
         async def build(tx: Command) -> None:
             task = await tx.task(ctx.task_id)
             record_usage(tx, task, attempt=state.attempt, usage=usage, model=settings.model)
-            now_ms = self._services.clock.now_ms()
-            kept = handle
-            if kept.expires_at_ms is UNSET:
-                kept = msgspec.structs.replace(kept, expires_at_ms=now_ms + DEFERRED_LIFE_MS)
-            tx.patch(task, status="deferred", deferred=kept, poll=0, not_before=now_ms + from_now)
+            tx.patch(
+                task,
+                status="deferred",
+                deferred=self._ending(handle),
+                poll=0,
+                not_before=self._services.clock.now_ms() + from_now,
+            )
 
         await ctx.commit(build, barrier=True)
 
     async def _still_deferred(
         self, ctx: TaskContext, state: GenerationState, handle: DeferredHandle
     ) -> None:
-        wait = poll_delay_ms(handle, state.poll)
+        """Wait for the next poll, longer each time; a handle with a new id starts over (D14)."""
+        assert state.deferred is not UNSET
+        facts: dict[str, Any] = {}
+        polls = state.poll
+        is_new = handle.id != state.deferred.id
+        if is_new:
+            polls = facts["poll"] = 0
+        if handle != state.deferred:
+            facts["deferred"] = self._ending(handle, state.deferred)
+        wait = poll_delay_ms(handle, polls)
         await ctx.patch(
-            status="deferred", not_before=self._services.clock.now_ms() + wait, barrier=True
+            status="deferred",
+            not_before=self._services.clock.now_ms() + wait,
+            barrier=is_new,
+            **facts,
         )
+
+    def _ending(
+        self, handle: DeferredHandle, before: DeferredHandle | None = None
+    ) -> DeferredHandle:
+        """Answer the handle with the time it is given up, kept from the one before it (D14)."""
+        if handle.expires_at_ms is not UNSET:
+            return handle
+        ends: int | UnsetType = UNSET if before is None else before.expires_at_ms
+        if ends is UNSET:
+            ends = self._services.clock.now_ms() + DEFERRED_LIFE_MS
+        return msgspec.structs.replace(handle, expires_at_ms=ends)
 
     async def _poll(
         self, ctx: TaskContext, state: GenerationState, settings: GenerationSettings
@@ -357,17 +363,8 @@ class Generation:
             outcome = await ctx.outside(self._services.models.poll(handle))
         except Interrupted:
             return
-        except ProviderError as error:
-            if error.partial is None and error.status is None:
-                await self._still_deferred(ctx, state, handle)
-            else:
-                await self._failed(ctx, state, settings, error, asked=None)
-            return
-        except PerdureError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a failed fetch says nothing about the remote work (D14)
-            self._services.report(error, ctx.task_id)
-            await self._still_deferred(ctx, state, handle)
+        except Exception as error:  # noqa: BLE001 - whatever a provider raises is a classified failure (K54)
+            await self._unfetched(ctx, state, settings, error)
             return
         if isinstance(outcome.result, DeferredHandle):
             await self._still_deferred(ctx, state, outcome.result)
@@ -381,6 +378,27 @@ class Generation:
         )
         await self._settle(ctx, state, settings, asked, outcome)
 
+    async def _unfetched(
+        self,
+        ctx: TaskContext,
+        state: GenerationState,
+        settings: GenerationSettings,
+        error: Exception,
+    ) -> None:
+        """Poll again when the fetch failed, for the remote work may still finish (D14).
+
+        What the remote work itself ended with, or a handle nobody knows any more, is final for
+        this request and goes the way of every failed one.
+        """
+        if isinstance(error, Rejected):
+            error = ProviderError("no_model", error.message)
+        if isinstance(error, ProviderError) and not fetch_failed(error):
+            await self._failed(ctx, state, settings, error, asked=None)
+            return
+        self._services.report(error, ctx.task_id)
+        assert state.deferred is not UNSET
+        await self._still_deferred(ctx, state, state.deferred)
+
     async def _cancel_deferred(self, ctx: TaskContext, handle: DeferredHandle) -> None:
         """Try once to cancel remote work, for 5 seconds; its error is reported only (D14)."""
         try:
@@ -388,45 +406,3 @@ class Generation:
                 await self._services.models.cancel(handle)
         except Exception as error:  # noqa: BLE001 - the abort completes whatever the provider says
             self._services.report(error, ctx.task_id)
-
-
-def frames_key(state: GenerationState) -> str:
-    """Answer the key of the current attempt's frames (GN-38)."""
-    return f"{state.attempt}.{state.poll}"
-
-
-class _Frames:
-    """Gather a stream's frames and store them in batches."""
-
-    def __init__(self, ctx: TaskContext, state: GenerationState) -> None:
-        self._ctx = ctx
-        self._address = ctx.scope.list(FRAMES, frames_key(state))
-        self._gathered: list[Frame] = []
-
-    def add(self, frame: Frame) -> int:
-        """Gather a frame, merging text into the delta before it; answers its size in bytes."""
-        if isinstance(frame, DeltaFrame):
-            last = self._gathered[-1] if self._gathered else None
-            if isinstance(last, DeltaFrame) and last.part_index == frame.part_index:
-                frame = DeltaFrame(
-                    part_index=frame.part_index, delta_text=last.delta_text + frame.delta_text
-                )
-                self._gathered[-1] = frame
-            else:
-                self._gathered.append(frame)
-            return len(frame.delta_text)
-        self._gathered.append(frame)
-        return 64
-
-    async def flush(self) -> None:
-        """Store and then show what was gathered (WS-08)."""
-        if not self._gathered:
-            return
-        batch = FrameBatch(frames=tuple(self._gathered))
-        self._gathered.clear()
-
-        def build(tx: WorkingCommand) -> None:
-            tx.append_list(self._address, batch)
-
-        await self._ctx.commit_working(build)
-        self._ctx.emit("frame", batch)

@@ -4,6 +4,7 @@ from typing import Final
 
 from msgspec import UNSET
 
+from perdure.errors import ProviderError
 from perdure.records.models import DeferredHandle
 
 POLL_MIN_MS: Final = 1_000
@@ -14,6 +15,9 @@ POLL_FIRST_MS: Final = 5_000
 
 POLL_MAX_MS: Final = 300_000
 """Longest wait between polls."""
+
+FETCH_FAILURES: Final = frozenset({"network", "timeout", "stream_ended", "interrupted"})
+"""How a poll fails that never reached the provider."""
 
 _DOUBLINGS_MAX: Final = 20
 """More doublings than this pass the longest wait; the number stays small."""
@@ -27,3 +31,10 @@ def poll_delay_ms(handle: DeferredHandle, polls: int) -> int:
         else min(max(handle.poll_after_ms, POLL_MIN_MS), POLL_MAX_MS)
     )
     return min(first << min(polls, _DOUBLINGS_MAX), POLL_MAX_MS)
+
+
+def fetch_failed(error: ProviderError) -> bool:
+    """Say that a poll did not reach the remote work, rather than bring its end."""
+    return error.code in FETCH_FAILURES or (
+        error.status is not None and error.code != "deferred_expired"
+    )

@@ -108,7 +108,14 @@ async def settle_answer(ctx: TaskContext, services: Services, answered: Answered
     async def build(tx: Command) -> None:
         task = await tx.task(ctx.task_id)
         if task.abort_requested is not UNSET:
-            await _aborted(tx, task, services, parts=answered.message.content, answered=answered)
+            await _aborted(
+                tx,
+                task,
+                services,
+                partial=answered.message,
+                asked=answered.asked,
+                usage=answered.usage,
+            )
         elif answered.message.calls:
             await _with_calls(tx, task, services, answered)
         else:
@@ -205,8 +212,7 @@ async def settle_failure(
         partial = error.partial if isinstance(error.partial, AssistantMessage) else None
         usage = error.usage if isinstance(error.usage, Usage) else None
         if task.abort_requested is not UNSET:
-            parts = partial.content if partial is not None else ()
-            await _aborted(tx, task, services, parts=parts, usage=usage)
+            await _aborted(tx, task, services, partial=partial, asked=asked, usage=usage)
             return
         state = generation_state(task)
         why = verdict or MessageError(code=error.code, message=error.message)
@@ -215,7 +221,7 @@ async def settle_failure(
             task,
             services,
             partial,
-            stop="error",
+            stop="aborted" if why.code == "interrupted" else "error",
             error=why,
             asked=asked,
             usage=usage,
@@ -267,7 +273,7 @@ async def settle_retry(
         state = generation_state(task)
         usage = error.usage if isinstance(error.usage, Usage) else None
         if task.abort_requested is not UNSET:
-            await _aborted(tx, task, services, parts=(), usage=usage)
+            await _aborted(tx, task, services, partial=None, usage=usage)
             return
         if refused is not None:
             await mark_refused(tx, services.projections, refused)
@@ -289,7 +295,7 @@ async def settle_aborted(
     ctx: TaskContext,
     services: Services,
     *,
-    parts: Sequence[Part],
+    partial: AssistantMessage | None,
     asked: Asked | None = None,
     usage: Usage | None = None,
 ) -> None:
@@ -297,21 +303,27 @@ async def settle_aborted(
 
     async def build(tx: Command) -> None:
         task = await tx.task(ctx.task_id)
-        await _aborted(tx, task, services, parts=parts, asked=asked, usage=usage)
+        await _aborted(tx, task, services, partial=partial, asked=asked, usage=usage)
 
     await ctx.commit(build)
+
+
+def interrupted_message(parts: Sequence[Part], settings: GenerationSettings) -> AssistantMessage:
+    """Make the message of a stream that was cut off, from the parts its frames brought."""
+    return AssistantMessage(content=tuple(parts), api="", model=settings.model, stop="aborted")
 
 
 async def settle_interrupted(
     ctx: TaskContext, services: Services, *, parts: Sequence[Part], settings: GenerationSettings
 ) -> None:
     """Publish the partial of an interrupted stream and fail, without another request (D12)."""
-    message = AssistantMessage(content=tuple(parts), api="", model=settings.model, stop="aborted")
     await settle_failure(
         ctx,
         services,
         ProviderError(
-            "interrupted", "the request was interrupted and is not tried again", partial=message
+            "interrupted",
+            "the request was interrupted and is not tried again",
+            partial=interrupted_message(parts, settings),
         ),
         settings=settings,
     )
@@ -322,22 +334,14 @@ async def _aborted(
     task: Task,
     services: Services,
     *,
-    parts: Sequence[Part],
+    partial: AssistantMessage | None,
     asked: Asked | None = None,
     usage: Usage | None = None,
-    answered: Answered | None = None,
 ) -> None:
     state = generation_state(task)
-    settings = answered.settings if answered is not None else None
-    if answered is not None:
-        asked, usage = answered.asked, answered.usage
-    entry: Seq | None = None
-    if parts:
-        model = settings.model if settings is not None else await _model_of(tx, state)
-        message = AssistantMessage(content=tuple(parts), api="", model=model, stop="aborted")
-        entry = _partial_entry(
-            tx, task, services, message, stop="aborted", error=None, asked=asked, usage=usage
-        )
+    entry = _partial_entry(
+        tx, task, services, partial, stop="aborted", error=None, asked=asked, usage=usage
+    )
     record_usage(
         tx,
         task,

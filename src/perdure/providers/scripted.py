@@ -89,7 +89,7 @@ class _Stream:
     """Play one reply: context manager, stream and iterator in one."""
 
     __slots__ = (
-        "_at", "_frames", "_last", "_left", "_models", "_parts", "_quick", "_reply", "_request",
+        "_at", "_ended", "_frames", "_last", "_left", "_models", "_parts", "_quick", "_reply", "_request",
     )  # fmt: skip
 
     def __init__(self, models: "ScriptedModels", request: ModelRequest) -> None:
@@ -101,6 +101,7 @@ class _Stream:
         self._at = 0
         self._last = 0
         self._left = False
+        self._ended = False
         self._quick = True
 
     async def __aenter__(self) -> Self:
@@ -157,13 +158,14 @@ class _Stream:
     async def outcome(self) -> ModelOutcome:
         """Play what is left, then answer the reply, or raise what the script says."""
         reply = self._reply
-        if self._left and self._at < self._last:
+        if self._left and (self._at < self._last or not (self._quick or self._ended)):
             closed = Failure(code="interrupted", message="the stream was closed before its end")
             raise self._error(closed, usage=reply.usage_early)
         async for _ in self:
             pass
         if not self._quick:
             await self._before(self._last, is_delta=False)
+        self._ended = True
         if reply.failure is not None:
             raise self._error(reply.failure, usage=reply.usage or reply.usage_early)
         if reply.deferred is not None:

@@ -1,0 +1,106 @@
+"""A running stream: what it brought so far, stored in batches and found again (WS-08, WS-11)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from perdure.drive.context import TaskContext
+from perdure.errors import ProviderError, Rejected
+from perdure.line.command import WorkingCommand
+from perdure.ports import Models, ModelStream
+from perdure.records.addresses import frames_of
+from perdure.records.codec import decode
+from perdure.records.frames import DeltaFrame, Frame, FrameBatch, FrameBatcher, FrameReducer
+from perdure.records.messages import AssistantMessage, Part, Usage
+from perdure.records.models import ModelOutcome, ModelRequest
+from perdure.records.seqs import Seq
+from perdure.records.sessions import ListPage
+
+FRAMES_PAGE: Final = 1_000
+"""Batches of frames read at a time (WS-12)."""
+
+LAST_WORD_S: Final = 5
+"""Seconds an adapter has to say what a closed stream had brought."""
+
+FRAME_BYTES: Final = 64
+"""What a frame without text counts for in a batch."""
+
+
+class Reply:
+    """One request's stream, and what had come of it when it was cut off."""
+
+    def __init__(self, models: Models, request: ModelRequest) -> None:
+        """Take what to ask, and whom."""
+        self.request = request
+        self._models = models
+        self._stream: ModelStream | None = None
+
+    async def read(self, arrived: Callable[[Frame], None]) -> ModelOutcome:
+        """Play the stream to its end; raises ProviderError `no_model` when nobody offers it."""
+        try:
+            async with self._models.stream(self.request) as stream:
+                self._stream = stream
+                async for frame in stream:
+                    arrived(frame)
+                return await stream.outcome()
+        except Rejected as error:
+            raise ProviderError("no_model", error.message) from error
+
+    async def so_far(self) -> tuple[AssistantMessage | None, Usage | None]:
+        """Answer what arrived before the cut, and what was reported by then."""
+        if self._stream is None:
+            return None, None
+        try:
+            async with asyncio.timeout(LAST_WORD_S):
+                outcome = await self._stream.outcome()
+        except ProviderError as error:
+            partial, usage = error.partial, error.usage
+        except TimeoutError:
+            return None, None
+        else:
+            partial, usage = outcome.result, outcome.usage
+        return (
+            partial if isinstance(partial, AssistantMessage) else None,
+            usage if isinstance(usage, Usage) else None,
+        )
+
+
+class Frames:
+    """Gather a stream's frames and store them in batches; the pump says when."""
+
+    def __init__(self, ctx: TaskContext, *, attempt: int, poll: int) -> None:
+        """Start empty, under the attempt's key (GN-38)."""
+        self._ctx = ctx
+        self._address = frames_of(ctx.task_id, attempt, poll)
+        self._batcher = FrameBatcher()
+
+    def add(self, frame: Frame) -> int:
+        """Gather a frame; answers its size in bytes."""
+        self._batcher.add(frame)
+        return len(frame.delta_text) if isinstance(frame, DeltaFrame) else FRAME_BYTES
+
+    async def flush(self) -> None:
+        """Store and then show what was gathered (WS-08)."""
+        batch = self._batcher.take(0)
+        if batch is None:
+            return
+
+        def build(tx: WorkingCommand) -> None:
+            tx.append_list(self._address, batch)
+
+        await self._ctx.commit_working(build)
+        self._ctx.emit("frame", batch)
+
+
+async def stored_parts(ctx: TaskContext, *, attempt: int, poll: int) -> tuple[Part, ...]:
+    """Rebuild what an attempt had brought, from bounded pages (WS-11, WS-12)."""
+    reducer = FrameReducer()
+    address = frames_of(ctx.task_id, attempt, poll)
+    after: Seq | None = None
+    while True:
+        page = await ctx.elements(address, ListPage(after=after, limit=FRAMES_PAGE))
+        for element in page:
+            reducer.add_batch(decode(element.value_json, FrameBatch))
+        if len(page) < FRAMES_PAGE:
+            return reducer.finished_parts()
+        after = page[-1].seq
