@@ -7,6 +7,7 @@ renamed; its content says who holds it, for people and for forwarding.
 
 import fcntl
 import os
+import threading
 import weakref
 from pathlib import Path
 from typing import ClassVar, Final
@@ -19,6 +20,10 @@ from perdure.records.sessions import Owner
 
 LOCK_MODE: Final = 0o600
 CONTENT_BYTES_MAX: Final = 4096
+
+ORPHAN_STEP_S: Final = 0.01
+ORPHAN_TRIES: Final = 200
+"""Two seconds: starting a process takes a hundredth of that, on a busy machine a tenth."""
 
 
 class FileLock:
@@ -40,7 +45,7 @@ class FileLock:
         """
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, LOCK_MODE)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(handle, path)
         except BlockingIOError:
             os.close(handle)
             raise busy(what, holder_of(path)) from None
@@ -82,6 +87,34 @@ class FileLock:
         for lock in list(cls._held):
             lock.drop()
         cls._held.clear()
+
+
+def _take(handle: int, path: Path) -> None:
+    """Take the lock, waiting a moment for a dead holder's.
+
+    A process killed while it starts another leaves the lock with that one until it executes.
+    """
+    for _ in range(ORPHAN_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not _is_dead(holder_of(path)):
+                raise
+        threading.Event().wait(ORPHAN_STEP_S)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_dead(owner: Owner | None) -> bool:
+    if owner is None or owner.host != os.uname().nodename:
+        return False
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 def holder_of(path: Path) -> Owner | None:
