@@ -5,9 +5,9 @@ replay declaration are committed with `running` before anything runs (TL-07); an
 runs again only when both the stored and the current declaration are `safe` (TL-15).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import UNSET, Struct
 
@@ -19,6 +19,7 @@ from perdure.kinds.reader import ConversationView
 from perdure.kinds.services import Services
 from perdure.kinds.sink import TaskSink, stored_checkpoint, stored_output
 from perdure.kinds.states import ToolState
+from perdure.kinds.steps import held_loop, stepped
 from perdure.kinds.tool_settlement import CallResult, error_result, settle_call, tool_state
 from perdure.line.facts import TaskFacts
 from perdure.ports import LaunchingTool, Replay, Threads, Tool
@@ -28,6 +29,8 @@ from perdure.records.messages import AssistantPayload, TextPart, ToolCallPart, r
 from perdure.records.seqs import Seq
 from perdure.records.strict_json import repair_text
 from perdure.records.tasks import Role, Task
+
+T = TypeVar("T")
 
 SCHEMA_CHARACTERS_MAX: Final = 2_048
 """Longest text that tells a model what was wrong with its arguments (PV-09)."""
@@ -52,6 +55,23 @@ class CallContext(Struct, frozen=True, kw_only=True):
     out: TaskSink
     resources: Mapping[str, object]
     threads: Threads
+
+
+class CallThreads:
+    """Threads for one call: an abort waits for what runs on them (CN-11, SC-26)."""
+
+    def __init__(self, ctx: TaskContext, threads: Threads) -> None:
+        """Bind the host's threads to the call."""
+        self._ctx = ctx
+        self._threads = threads
+
+    async def run(self, name: str, work: Callable[[], T]) -> T:
+        """Run blocking work on a daemon thread of that name."""
+        return await self._ctx.unstoppable(self._threads.run(name, work))
+
+    def stuck(self) -> Sequence[str]:
+        """Name the abandoned threads that still run."""
+        return self._threads.stuck()
 
 
 class ToolCall:
@@ -145,6 +165,7 @@ class ToolCall:
             context = self._context(ctx, state, sink)
             result = await self._launched.recover(ctx, tool, context, args, state.launch)
             await settle_call(ctx, self._services, result)
+            await self._launched.forget(state.launch)
             return
         if state.replay == "safe" and tool is not None and tool.replay == "safe":
             await ctx.patch(status="planned", attempt=state.attempt + 1)
@@ -262,8 +283,13 @@ class ToolCall:
         self, ctx: TaskContext, tool: Tool, context: CallContext, args: Mapping[str, Any]
     ) -> CallResult:
         sink = context.out
+        work = stepped(
+            tool.execute(args, context),
+            self._services.clock,
+            lambda held_ms: self._services.report(held_loop(tool.name, held_ms), ctx.task_id),
+        )
         try:
-            answer = await sink.pump.join(ctx, ctx.start(tool.execute(args, context)))
+            answer = await sink.pump.join(ctx, ctx.start(work))
         except Interrupted:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its result (K54, TL-09)
@@ -285,7 +311,7 @@ class ToolCall:
             conv=ConversationView(ctx.line, ctx.conv_id),
             out=sink,
             resources=self._services.resources,
-            threads=self._services.threads,
+            threads=CallThreads(ctx, self._services.threads),
         )
 
     async def _interrupted(

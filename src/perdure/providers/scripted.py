@@ -89,7 +89,8 @@ class _Stream:
     """Play one reply: context manager, stream and iterator in one."""
 
     __slots__ = (
-        "_at", "_ended", "_frames", "_last", "_left", "_models", "_parts", "_quick", "_reply", "_request",
+        "_at", "_ended", "_frames", "_last", "_left", "_models", "_parts", "_quick", "_reply",
+        "_request",
     )  # fmt: skip
 
     def __init__(self, models: "ScriptedModels", request: ModelRequest) -> None:
