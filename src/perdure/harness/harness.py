@@ -86,6 +86,7 @@ class Harness:
             kinds=table,
             report=lambda error: services.report(error, None),
         )
+        line.residency.listen_drops(services.projections.forget)
         await line.hydrate()
         _check_live(line, kinds)
         await _check_content(line, storage, options)

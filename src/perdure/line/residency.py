@@ -10,7 +10,7 @@ after open, and runs without an await.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from msgspec import UNSET, Raw
@@ -49,6 +49,7 @@ class Residency:
         self._attached: dict[Seq, int] = {}
         self._values: OrderedDict[Address, Raw | None] = OrderedDict()
         self._settled: OrderedDict[Seq, Task] = OrderedDict()
+        self._on_drop: list[Callable[[Seq], None]] = []
 
     # Reads: synchronous, of what is resident.
 
@@ -231,8 +232,14 @@ class Residency:
             return
         self._drop(conv_id)
 
+    def listen_drops(self, listener: Callable[[Seq], None]) -> None:
+        """Call `listener` with every conversation that leaves memory."""
+        self._on_drop.append(listener)
+
     def _drop(self, conv_id: Seq) -> None:
         state = self._conversations.pop(conv_id, None)
+        for listener in self._on_drop:
+            listener(conv_id)
         newest = self._newest.pop(conv_id, None)
         if newest is not None:
             task = self._tasks.get(newest)
