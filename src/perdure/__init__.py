@@ -19,6 +19,7 @@ from perdure.harness.conversation import Conversation as Conversation
 from perdure.harness.harness import Harness as Harness
 from perdure.harness.options import HarnessOptions as HarnessOptions
 from perdure.kinds.permissions import Permissions as Permissions
+from perdure.opening import load_config as load_config
 from perdure.opening import open as open
 from perdure.opening import run as run
 from perdure.ports import Tool as Tool

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from msgspec import Struct
 
+from perdure.configuration.config import Config
 from perdure.drive.limits import Limits
 from perdure.errors import Rejected
 from perdure.harness.harness import Harness
@@ -218,12 +219,18 @@ class OpenSession:
 
 
 def open(  # noqa: A001 - the front door's word; its keywords are the options
-    url: str, *, session: str, model: str, tools: Sequence[Tool] = (), **options: Any
+    url: str | Config,
+    *,
+    session: str,
+    model: str | None = None,
+    tools: Sequence[Tool] = (),
+    **options: Any,
 ) -> OpenSession:
     """Open a session: `async with perdure.open(url, session=…, model=…, tools=[…]) as harness`.
 
     Args:
-        url: `memory:` or `sqlite:FILE`.
+        url: `memory:` or `sqlite:FILE`; or what `load_config` answers, for store, model, providers,
+            limits and permissions at once. An argument given here wins over the configuration.
         session: the session's name; it is created when absent, unless `create=False`.
         model: `provider:model`, such as `local:smollm2` or `anthropic:claude-sonnet-4-5`.
         tools: what the model may call.
@@ -232,7 +239,39 @@ def open(  # noqa: A001 - the front door's word; its keywords are the options
     Raises:
         Rejected: `invariant`, for a URL, a name or a model that cannot be used.
     """
+    if isinstance(url, Config):
+        options = {**configured(url), **options}
+        model = model or url.values.model.name
+        url = url.values.store.url or ""
+    if model is None:
+        raise Rejected("invariant", "no model is given: pass model='provider:model'")
     return OpenSession(url, OpenOptions(session=session, model=model, tools=tools, **options))
+
+
+def load_config(path: str | Path | None = None) -> Config:
+    """Read `perdure.toml`: `path`, else PERDURE_CONFIG, else the user's and the project's files.
+
+    Raises:
+        Rejected: `invariant`; its message has one line for each fault, with file, line, key, what
+            was refused and what would be accepted.
+    """
+    loader = load("perdure.configuration.loading")
+    return cast("Config", loader.load_config(path))
+
+
+def configured(config: Config) -> dict[str, Any]:
+    """Answer a configuration as options of `open`, all but store, model and tools."""
+    file = config.values
+    return {
+        "durability": file.store.durability,
+        "thinking": file.model.thinking,
+        "stream_options": file.model.options,
+        "providers": load("perdure.configuration.providers").provider_configs(file),
+        "permissions": Permissions(allow=file.approvals.allow, deny=file.approvals.deny),
+        "limits": Limits(
+            generations=file.limits.generations, tools=file.limits.tools, jobs=file.limits.jobs
+        ),
+    }
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
