@@ -32,7 +32,7 @@ _POINTER_BYTES: Final = ctypes.sizeof(ctypes.c_void_p)
 _XOPEN: Final = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
-    ctypes.c_char_p,
+    ctypes.c_void_p,  # the name: SQLite keeps this very pointer, so it is passed on as it is
     ctypes.c_void_p,
     ctypes.c_int,
     ctypes.POINTER(ctypes.c_int),
@@ -205,12 +205,12 @@ class PowerRig:
 
     # Between SQLite and the system
 
-    def _on_open(self, _vfs: int, name: bytes | None, file: int, flags: int, out: Any) -> int:
+    def _on_open(self, _vfs: int, name: int | None, file: int, flags: int, out: Any) -> int:
         below = _XOPEN(self._below.contents.open)
         code = below(ctypes.addressof(self._below.contents), name, file, flags, out)
         if code != OK or name is None:
             return code
-        path = name.decode()
+        path = ctypes.string_at(name).decode()
         known = self._files.setdefault(path, _File(Path(path)))
         slot = ctypes.c_void_p.from_address(file)
         if slot.value is not None:
