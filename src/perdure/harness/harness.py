@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import UNSET
 
 from perdure.drive.kind import TaskKind
 from perdure.drive.limits import Limits
@@ -53,7 +52,7 @@ from perdure.records.sessions import (
 from perdure.records.settings import ALL_TOOLS
 from perdure.records.tasks import Role
 from perdure.records.usage import UsageTotals
-from perdure.records.writes import Commit
+from perdure.records.writes import Commit, InsertConversation
 
 T = TypeVar("T")
 
@@ -340,15 +339,11 @@ async def _load_refused(storage: Storage, services: Services) -> None:
 async def _root(line: Line, storage: Storage, services: Services) -> Seq:
     """Find the root, or create it with its initial values in one command (OP-02, VL-11)."""
     if line.last_seq != NO_SEQ:
-        after: Seq | None = None
-        while True:
-            page = await storage.scan_conversations(ConversationScan(after=after, limit=100))
-            for state in page:
-                if state.parent is UNSET and state.owner is UNSET:
-                    return state.id
-            if len(page) < 100:
-                raise Rejected("invariant", "the session has no root conversation")
-            after = page[-1].id
+        # The root is what the session's first commit created; nothing grows with history here.
+        for write in (await storage.commits(after=NO_SEQ, limit=1))[0].writes:
+            if isinstance(write, InsertConversation):
+                return write.seq
+        raise Rejected("invariant", "the session's first commit creates no root conversation")
     ids: list[Seq] = []
 
     def build(tx: Command) -> None:
