@@ -360,6 +360,8 @@ class _LocalStream:
         if "error" in chunk:
             self._failure = _failure(chunk["error"])
         self._usage = _usage(chunk) or self._usage
+        if self._finish == REPEATS_ITSELF:
+            return  # what still came before the runtime noticed is dropped
         for choice in chunk.get("choices") or ():
             self._finish = choice.get("finish_reason") or self._finish
             self._ready += self._reader.add(choice["delta"].get("content") or "")
