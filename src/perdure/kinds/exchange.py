@@ -16,7 +16,7 @@ from perdure.line.command import Command
 from perdure.records.addresses import USAGE
 from perdure.records.codec import to_raw
 from perdure.records.conversations import InboxItem
-from perdure.records.entries import EntryMeta, ModelId, Outcome
+from perdure.records.entries import EntryMeta, ModelId, Outcome, repaired_meta
 from perdure.records.messages import (
     Part,
     TextPart,
@@ -28,6 +28,7 @@ from perdure.records.messages import (
     estimated_tokens,
 )
 from perdure.records.seqs import Seq
+from perdure.records.strict_json import NO_REPAIRS, Repairs
 from perdure.records.tasks import Task
 
 
@@ -87,6 +88,7 @@ def result_entry(
     message: ToolResultMessage,
     outcome: Outcome,
     now_ms: int,
+    repaired: Repairs = NO_REPAIRS,
 ) -> Seq:
     """Append the one result of a call (VD-15, FM-07)."""
     payload = to_raw(ToolResultPayload(message=message))
@@ -100,6 +102,7 @@ def result_entry(
             answers=answers,
             is_error=message.is_error,
             outcome=outcome,
+            repaired=repaired_meta(repaired),
         ),
         ToolResultPayload(message=message),
         written_by=task.id,

@@ -33,7 +33,7 @@ from perdure.kinds.settlement import (
     settle_retry,
 )
 from perdure.kinds.states import GenerationState
-from perdure.kinds.streaming import Frames, Reply, stored_parts
+from perdure.kinds.streaming import Frames, Reply, cleaned, stored_parts
 from perdure.line.command import Command
 from perdure.line.facts import TaskFacts
 from perdure.records.conversations import ConversationState
@@ -225,7 +225,13 @@ class Generation:
         await settle_answer(
             ctx,
             self._services,
-            Answered(asked=asked, settings=settings, message=outcome.result, usage=outcome.usage),
+            Answered(
+                asked=asked,
+                settings=settings,
+                message=outcome.result,
+                usage=outcome.usage,
+                repaired=outcome.repaired,
+            ),
         )
 
     async def _failed(
@@ -360,7 +366,7 @@ class Generation:
             await settle_failure(ctx, self._services, expired, settings=settings)
             return
         try:
-            outcome = await ctx.outside(self._services.models.poll(handle))
+            outcome = cleaned(await ctx.outside(self._services.models.poll(handle)))
         except Interrupted:
             return
         except Exception as error:  # noqa: BLE001 - whatever a provider raises is a classified failure (K54)

@@ -20,6 +20,7 @@ from perdure.kinds.exchange import (
     start_generation,
 )
 from perdure.kinds.inputs import fail_inputs, move_inputs
+from perdure.kinds.model_text import clean_error, clean_message
 from perdure.kinds.queues import place, select, triggers
 from perdure.kinds.refusals import RefusedPart, mark_refused
 from perdure.kinds.request import Asked
@@ -28,7 +29,7 @@ from perdure.kinds.states import GenerationState, PostToolsState, ToolState
 from perdure.line.command import Command
 from perdure.records.addresses import Address, observed_window, settings_record, task_scope
 from perdure.records.codec import decode, to_raw
-from perdure.records.entries import EntryMeta, ModelId
+from perdure.records.entries import EntryMeta, ModelId, repaired_meta
 from perdure.records.messages import (
     AssistantMessage,
     AssistantPayload,
@@ -40,6 +41,7 @@ from perdure.records.messages import (
 )
 from perdure.records.seqs import Seq
 from perdure.records.settings import GenerationSettings
+from perdure.records.strict_json import NO_REPAIRS, Repairs
 from perdure.records.tasks import Task
 
 
@@ -50,6 +52,7 @@ class Answered(Struct, frozen=True, kw_only=True):
     settings: GenerationSettings
     message: AssistantMessage
     usage: Usage | None
+    repaired: Repairs = NO_REPAIRS
 
 
 def generation_state(task: Task) -> GenerationState:
@@ -65,6 +68,7 @@ def assistant_entry(
     now_ms: int,
     asked: Asked | None = None,
     usage: Usage | None = None,
+    repaired: Repairs = NO_REPAIRS,
 ) -> Seq:
     """Append an assistant entry with the facts of its request."""
     stamped = message if message.timestamp else msgspec.structs.replace(message, timestamp=now_ms)
@@ -79,6 +83,8 @@ def assistant_entry(
     size = context_tokens(usage)
     if size is not None:
         facts["context_tokens"] = size
+    if repaired is not NO_REPAIRS:
+        facts["repaired"] = repaired_meta(repaired)
     return tx.insert_entry(
         task.conv_id,
         "assistant",
@@ -135,6 +141,7 @@ async def _with_calls(tx: Command, task: Task, services: Services, answered: Ans
         now_ms=services.clock.now_ms(),
         asked=answered.asked,
         usage=answered.usage,
+        repaired=answered.repaired,
     )
     truncated = message.stop != "toolUse"
     offered = frozenset(answered.settings.active_tools)
@@ -179,7 +186,13 @@ async def _final(tx: Command, task: Task, services: Services, answered: Answered
     state = generation_state(task)
     now_ms = services.clock.now_ms()
     entry = assistant_entry(
-        tx, task, answered.message, now_ms=now_ms, asked=answered.asked, usage=answered.usage
+        tx,
+        task,
+        answered.message,
+        now_ms=now_ms,
+        asked=answered.asked,
+        usage=answered.usage,
+        repaired=answered.repaired,
     )
     record_usage(
         tx, task, attempt=state.attempt, usage=answered.usage, model=answered.settings.model
@@ -210,12 +223,14 @@ async def settle_failure(
     async def build(tx: Command) -> None:
         task = await tx.task(ctx.task_id)
         partial = error.partial if isinstance(error.partial, AssistantMessage) else None
+        if partial is not None:
+            partial, _ = clean_message(partial)
         usage = error.usage if isinstance(error.usage, Usage) else None
         if task.abort_requested is not UNSET:
             await _aborted(tx, task, services, partial=partial, asked=asked, usage=usage)
             return
         state = generation_state(task)
-        why = verdict or MessageError(code=error.code, message=error.message)
+        why = clean_error(verdict or MessageError(code=error.code, message=error.message))
         entry = _partial_entry(
             tx,
             task,

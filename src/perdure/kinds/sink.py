@@ -8,9 +8,9 @@ scope, so an interrupted call can still show how far it came; what is stored the
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from perdure.drive.context import TaskContext
 from perdure.errors import Closed
@@ -19,6 +19,7 @@ from perdure.line.command import WorkingCommand
 from perdure.ports import OutputPolicy
 from perdure.records.addresses import MEMO, OUTPUT, PROGRESS
 from perdure.records.codec import decode_json, to_raw
+from perdure.records.images import checked_image
 from perdure.records.messages import Cut, ImagePart, Part, TextPart, Usage
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage
@@ -117,7 +118,7 @@ class TaskSink:
         self.pump = Pump(self.flush)
         self.repairs: Repairs = NO_REPAIRS
         self.details_json: Raw | None = None
-        self.images: list[ImagePart] = []
+        self.images: list[Part] = []
         self.is_error = False
         self.reported_usage: Usage | None = None
         self.handoff_text: str | None = None
@@ -153,9 +154,9 @@ class TaskSink:
         self.details_json = to_raw(clean)
 
     def image(self, image: ImagePart) -> None:
-        """Add an image block."""
+        """Add an image block, or a note of why a model may not see it (PV-20)."""
         self._check()
-        self.images.append(image)
+        self.images.append(checked_image(image, "a tool's output"))
 
     def error(self, *, is_error: bool = True) -> None:
         """Mark the result as an error."""
@@ -170,7 +171,8 @@ class TaskSink:
     def handoff(self, text: str) -> None:
         """Ask for a context reset to this text after the exchange."""
         self._check()
-        self.handoff_text = repair_text(text)[0]
+        self.handoff_text, repairs = repair_text(str(text))
+        self.repairs += repairs
 
     def add_tools(self, names: Sequence[str]) -> None:
         """Add tools to the active ones at settlement."""
@@ -185,7 +187,8 @@ class TaskSink:
     async def progress(self, partial: JsonObject) -> None:
         """Store a checkpoint, then show it (TL-24)."""
         self._check()
-        clean, _ = repair(partial)
+        clean, repairs = repair(partial)
+        self.repairs += repairs
 
         def build(tx: WorkingCommand) -> None:
             tx.set_value(self._ctx.scope.value(PROGRESS), clean)
@@ -247,8 +250,3 @@ async def stored_output(ctx: TaskContext, policy: OutputPolicy, *, attempt: int)
 async def stored_checkpoint(ctx: TaskContext) -> Raw | None:
     """Answer an interrupted execution's newest checkpoint."""
     return await ctx.line.value(ctx.scope.value(PROGRESS))
-
-
-def details_or_unset(raw: Raw | None) -> Any:
-    """Answer details for a message: absent when there are none."""
-    return UNSET if raw is None else raw

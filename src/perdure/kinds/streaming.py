@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from perdure.drive.context import TaskContext
 from perdure.errors import ProviderError, Rejected
+from perdure.kinds.model_text import clean_frame, clean_message
 from perdure.line.command import WorkingCommand
 from perdure.ports import Models, ModelStream
 from perdure.records.addresses import frames_of
@@ -41,8 +44,8 @@ class Reply:
             async with self._models.stream(self.request) as stream:
                 self._stream = stream
                 async for frame in stream:
-                    arrived(frame)
-                return await stream.outcome()
+                    arrived(clean_frame(frame))
+                return cleaned(await stream.outcome())
         except Rejected as error:
             raise ProviderError("no_model", error.message) from error
 
@@ -60,7 +63,7 @@ class Reply:
         else:
             partial, usage = outcome.result, outcome.usage
         return (
-            partial if isinstance(partial, AssistantMessage) else None,
+            clean_message(partial)[0] if isinstance(partial, AssistantMessage) else None,
             usage if isinstance(usage, Usage) else None,
         )
 
@@ -90,6 +93,16 @@ class Frames:
 
         await self._ctx.commit_working(build)
         self._ctx.emit("frame", batch)
+
+
+def cleaned(outcome: ModelOutcome) -> ModelOutcome:
+    """Answer an outcome whose message can be stored, with everything that was replaced counted."""
+    if not isinstance(outcome.result, AssistantMessage):
+        return outcome
+    message, repairs = clean_message(outcome.result)
+    if message is outcome.result:
+        return outcome
+    return msgspec.structs.replace(outcome, result=message, repaired=outcome.repaired + repairs)
 
 
 async def stored_parts(ctx: TaskContext, *, attempt: int, poll: int) -> tuple[Part, ...]:

@@ -15,6 +15,7 @@ from perdure.records.codec import decode
 from perdure.records.entries import Outcome
 from perdure.records.messages import Part, TextPart, ToolResultMessage
 from perdure.records.settings import ALL_TOOLS
+from perdure.records.strict_json import NO_REPAIRS
 from perdure.records.tasks import Task
 
 
@@ -78,6 +79,7 @@ async def _settle(tx: Command, task: Task, services: Services, result: CallResul
         call_index=state.call_index,
         outcome=result.outcome,
         now_ms=services.clock.now_ms(),
+        repaired=NO_REPAIRS if result.sink is None else result.sink.repairs,
         message=ToolResultMessage(
             call_id=state.call_id,
             tool_name=state.name,
