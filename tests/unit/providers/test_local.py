@@ -122,6 +122,7 @@ async def test_a_call_cut_at_the_limit_keeps_its_raw_text(folder: Path) -> None:
 
 async def test_a_reply_in_circles_is_cut_and_says_so(folder: Path) -> None:
     house = House(folder, text(*["so it is, "] * 50))
+    house.runtime.hold_after = 20
     made = await message(house.models, ask())
     assert made.text == "so it is, " * 3
     assert (made.stop, made.stop_detail) == ("length", "repeats itself")
