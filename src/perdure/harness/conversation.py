@@ -53,9 +53,18 @@ class Conversation:
 
     # Reading.
 
-    async def state(self) -> ConversationState:
-        """Answer the conversation's state; raises Rejected `unknown_target`."""
-        state = await self._core.line.conversation(self.id)
+    async def state(self, *, as_of: Seq | None = None) -> ConversationState:
+        """Answer the conversation's state, now or at a main boundary (TI-03).
+
+        Raises:
+            Rejected: `unknown_target`, when there is no such conversation then; `invariant`, when
+                `as_of` is no boundary.
+        """
+        if as_of is None:
+            state = await self._core.line.conversation(self.id)
+        else:
+            found = await self._core.storage.conversations([self.id], as_of=as_of)
+            state = found.get(self.id)
         if state is None:
             raise Rejected("unknown_target", f"there is no conversation {self.id}")
         return state
@@ -80,6 +89,7 @@ class Conversation:
         before: Seq | None = None,
         newest_first: bool = False,
         limit: int = 100,
+        as_of: Seq | None = None,
     ) -> Sequence[Entry]:
         """Answer a page of entries in transcript order; limit 1 to 10,000."""
         return await self._core.storage.scan_entries(
@@ -89,15 +99,21 @@ class Conversation:
                 before=before,
                 limit=limit,
                 order="desc" if newest_first else "asc",
+                as_of=as_of,
             )
         )
 
     async def tasks(
-        self, *, live: bool | None = None, after: Seq | None = None, limit: int = 100
+        self,
+        *,
+        live: bool | None = None,
+        after: Seq | None = None,
+        limit: int = 100,
+        as_of: Seq | None = None,
     ) -> Sequence[Task]:
-        """Answer a page of tasks by id; `live` True answers unfinished ones only."""
+        """Answer a page of tasks by id; `live` True answers those unfinished now, or then."""
         return await self._core.storage.scan_tasks(
-            TaskScan(conv_id=self.id, live=live, after=after, limit=limit)
+            TaskScan(conv_id=self.id, live=live, after=after, limit=limit, as_of=as_of)
         )
 
     # Values and lists.
