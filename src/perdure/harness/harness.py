@@ -131,9 +131,19 @@ class Harness:
         state = await self._core.line.conversation(conv_id)
         return None if state is None else Conversation(self._core, conv_id)
 
-    async def conversations(self, scan: ConversationScan) -> Sequence[ConversationState]:
-        """Answer a page of conversations."""
-        return await self._core.storage.scan_conversations(scan)
+    async def conversations(
+        self,
+        *,
+        owner: Seq | None = None,
+        parent: Seq | None = None,
+        after: Seq | None = None,
+        limit: int = 100,
+        as_of: Seq | None = None,
+    ) -> Sequence[ConversationState]:
+        """Answer a page of conversations by id, as they are or were at a boundary (TI-03)."""
+        return await self._core.storage.scan_conversations(
+            ConversationScan(owner=owner, parent=parent, after=after, limit=limit, as_of=as_of)
+        )
 
     # Work.
 
