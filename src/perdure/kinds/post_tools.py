@@ -16,7 +16,7 @@ from perdure.kinds.inputs import move_inputs, user_meta
 from perdure.kinds.queues import place, select
 from perdure.kinds.services import Services, captured
 from perdure.kinds.settlement import generation_state
-from perdure.kinds.states import PostToolsState, ToolState
+from perdure.kinds.states import Handoff, PostToolsState, ToolState
 from perdure.line.command import Command
 from perdure.line.facts import TaskFacts
 from perdure.records.addresses import task_scope
@@ -92,11 +92,14 @@ class PostTools:
         state = decode(join.state_json, PostToolsState)
         results = [decode(call.state_json, ToolState) for call in calls]
         aborted = any(call.status == "aborted" for call in calls)
-        handoff = None if aborted else _handoff(results)
-        if aborted or _terminates(results, settings):
+        handoff = None if aborted else _handoff(calls, results)
+        if handoff is None:
             tx.settle(join, "done")
-            if handoff is not None:
-                self._reset(tx, join, handoff)
+        else:
+            text, chosen = handoff
+            tx.settle(join, "done", handoff=chosen)
+            self._reset(tx, join, text)
+        if aborted or _terminates(results, settings):
             await move_inputs(
                 tx,
                 state.inputs,
@@ -106,9 +109,6 @@ class PostTools:
             )
             await place_writes(tx, join)
         else:
-            tx.settle(join, "done")
-            if handoff is not None:
-                self._reset(tx, join, handoff)
             conversation = await tx.conversation(join.conv_id)
             opened = await place(
                 tx, conversation, select(conversation, "post_tools"), written_by=join.id
@@ -133,14 +133,17 @@ class PostTools:
         return entry
 
 
-def _handoff(results: Sequence[ToolState]) -> str | None:
+def _handoff(calls: Sequence[Task], results: Sequence[ToolState]) -> tuple[str, Handoff] | None:
     """Answer the handoff of the highest call index among successful calls (D10)."""
-    asked = [
-        (result.call_index, result.handoff)
-        for result in results
+    asked = sorted(
+        (result.call_index, call.id, result.handoff)
+        for call, result in zip(calls, results, strict=True)
         if result.handoff is not UNSET and not result.is_error
-    ]
-    return max(asked)[1] if asked else None
+    )
+    if not asked:
+        return None
+    _, tool, text = asked[-1]
+    return text, Handoff(tool=tool, superseded=tuple(task_id for _, task_id, _ in asked[:-1]))
 
 
 def _terminates(results: Sequence[ToolState], settings: GenerationSettings) -> bool:

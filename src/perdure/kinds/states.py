@@ -74,6 +74,13 @@ class ToolState(
     handoff: str | UnsetType = UNSET
 
 
+class Handoff(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Whose handoff won, and whose were superseded, by tool task (D10)."""
+
+    tool: Seq
+    superseded: tuple[Seq, ...] = ()
+
+
 class PostToolsState(
     Struct,
     frozen=True,
@@ -87,4 +94,4 @@ class PostToolsState(
     v: Literal[1]
     generation: Seq
     inputs: tuple[Seq, ...] = ()
-    handoff: Seq | UnsetType = UNSET
+    handoff: Handoff | UnsetType = UNSET

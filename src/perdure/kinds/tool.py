@@ -357,7 +357,9 @@ def failed_call(error: Exception, sink: TaskSink) -> CallResult:
     """Make the result of a call whose tool raised: the message, and what it had written."""
     plain = isinstance(error, ToolFailed | InvalidArguments | PerdureError)
     text = str(error) if plain else f"{type(error).__name__}: {error}"
-    parts = (TextPart(text=repair_text(text)[0] or type(error).__name__),)
+    clean, repairs = repair_text(text)
+    sink.repairs += repairs
+    parts = (TextPart(text=clean or type(error).__name__),)
     written = (TextPart(text=f"output until then:\n{sink.window.shown()}"),)
     return CallResult(
         outcome="finished",
