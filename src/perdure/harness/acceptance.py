@@ -5,30 +5,35 @@ the answer. Busy or cancelling, it stores the content and queues it (QU-01). Wit
 mapping is in the same commit, and a repeat answers the first acceptance (D02).
 """
 
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
 from perdure.drive.foreground import is_busy
+from perdure.errors import Rejected
 from perdure.harness.core import Core
 from perdure.kinds.exchange import start_generation
 from perdure.kinds.inputs import (
     check_request_id,
     earlier_acceptance,
+    move_inputs,
     new_record,
     request_digest,
     stamped,
     user_meta,
 )
-from perdure.kinds.queues import place, select
+from perdure.kinds.queues import place, select, triggers
 from perdure.line.command import Command
-from perdure.records.addresses import MODEL
+from perdure.records.addresses import MODEL, input_record
+from perdure.records.codec import decode
 from perdure.records.conversations import ConversationState, InboxItem, InboxTag
 from perdure.records.entries import EntryMeta, ModelId, Repaired
-from perdure.records.inputs import Accepted, InputMode
+from perdure.records.inputs import Accepted, InputMode, InputRecord
 from perdure.records.messages import UserMessage, UserPayload
 from perdure.records.seqs import Seq
 from perdure.records.strict_json import Repairs
+
+Cancelled: TypeAlias = Literal["cancelled", "already_consumed", "not_found"]
 
 TAGS: Final[dict[InputMode, InboxTag]] = {
     "prompt": "followUp",
@@ -87,10 +92,18 @@ class Acceptance:
             if earlier is not None:
                 return earlier
         state = await tx.conversation(request.conv_id)
-        busy = is_busy(request.conv_id, self._line.kinds, self._line.residency)
-        if request.mode == "prompt" and not busy:
-            return await self._place(tx, state, request, key)
+        model = self._core.new_model
+        if model is not None:
+            tx.set_value(MODEL.bind(state.id), model)
+        if not self._busy(state.id):
+            if request.mode == "prompt":
+                return await self._place(tx, state, request, key, model)
+            if request.mode == "write":
+                return await self._append(tx, state, request, key)
         return self._queue(tx, state, request, key)
+
+    def _busy(self, conv_id: Seq) -> bool:
+        return is_busy(conv_id, self._line.kinds, self._line.residency)
 
     def _meta(self, request: Request, now_ms: int, **facts: str) -> EntryMeta:
         repairs = request.repairs
@@ -100,54 +113,104 @@ class Acceptance:
         return user_meta(request.messages, now_ms, **facts)
 
     async def _place(
-        self, tx: Command, state: ConversationState, request: Request, key: str
+        self,
+        tx: Command,
+        state: ConversationState,
+        request: Request,
+        key: str,
+        model: ModelId | None,
     ) -> Accepted:
         """Place the due queue, then this input, and create its generation (QU-04)."""
-        model = self._core.take_model()
-        if model is not None:
-            await self._write_model(tx, state.id, model)
         opened = await place(tx, state, select(state, "accept"), written_by=None)
-        now_ms = self._services.clock.now_ms()
-        messages = stamped(request.messages, now_ms)
-        input_id = tx.insert_entry(
-            state.id, "user", self._meta(request, now_ms), UserPayload(messages=messages)
-        )
-        new_record(
-            tx,
-            input_id,
-            conv_id=state.id,
-            mode=request.mode,
-            state="open",
-            digest_now=key,
-            request_id=request.request_id,
-        )
+        input_id = self._store(tx, state, request, key, "open")
         await start_generation(
             tx, state.id, self._services, inputs=(*opened, input_id), model=model
         )
         return Accepted(input_id=input_id)
 
-    async def _write_model(self, tx: Command, conv_id: Seq, model: ModelId) -> None:
-        tx.set_value(MODEL.bind(conv_id), model)
+    async def _append(
+        self, tx: Command, state: ConversationState, request: Request, key: str
+    ) -> Accepted:
+        """Place earlier writes, then this message; asks for no generation (QU-02, QU-10)."""
+        await place(tx, state, select(state, "write_only"), written_by=None)
+        return Accepted(input_id=self._store(tx, state, request, key, "placed"))
 
     def _queue(self, tx: Command, state: ConversationState, request: Request, key: str) -> Accepted:
         """Store the content unselected and queue it (D03)."""
-        now_ms = self._services.clock.now_ms()
-        messages = stamped(request.messages, now_ms)
-        input_id = tx.insert_entry(
-            state.id,
-            "input",
-            self._meta(request, now_ms, mode=request.mode, as_kind="user"),
-            UserPayload(messages=messages),
-        )
+        input_id = self._store(tx, state, request, key, "queued")
         item = InboxItem(id=input_id, kind=TAGS[request.mode], entry=input_id)
         tx.patch_conversation(state.id, inbox=(*state.inbox, item))
+        return Accepted(input_id=input_id)
+
+    def _store(
+        self,
+        tx: Command,
+        state: ConversationState,
+        request: Request,
+        key: str,
+        how: Literal["open", "placed", "queued"],
+    ) -> Seq:
+        """Write the content, its record, and its request key; answers the input's id."""
+        now_ms = self._services.clock.now_ms()
+        queued = how == "queued"
+        facts = {"mode": request.mode, "as_kind": "user"} if queued else {}
+        input_id = tx.insert_entry(
+            state.id,
+            "input" if queued else "user",
+            self._meta(request, now_ms, **facts),
+            UserPayload(messages=stamped(request.messages, now_ms)),
+        )
         new_record(
             tx,
             input_id,
             conv_id=state.id,
             mode=request.mode,
-            state="queued",
+            state=how,
             digest_now=key,
             request_id=request.request_id,
         )
-        return Accepted(input_id=input_id)
+        return input_id
+
+    async def flush(self, conv_id: Seq) -> tuple[Seq, ...]:
+        """Place what an accept would, without new input, and create its generation (D38).
+
+        Raises:
+            Rejected: `busy`; `nothing_to_do`, when nothing queued asks for a generation.
+        """
+        placed: list[Seq] = []
+
+        async def build(tx: Command) -> None:
+            state = await tx.conversation(conv_id)
+            if self._busy(conv_id):
+                raise Rejected("busy", f"conversation {conv_id} is busy; its queue moves by itself")
+            items = select(state, "accept")
+            if not triggers(items):
+                raise Rejected("nothing_to_do", f"conversation {conv_id} has no queued input")
+            placed.extend(await place(tx, state, items, written_by=None))
+            await start_generation(tx, conv_id, self._services, inputs=placed)
+
+        await self._core.submit(build, barrier=True)
+        return tuple(placed)
+
+    async def cancel_queued(self, conv_id: Seq, input_id: Seq) -> Cancelled:
+        """Withdraw one queued input, once; a repeat answers the same (QU-14)."""
+        answers: list[Cancelled] = []
+
+        async def build(tx: Command) -> None:
+            raw = await tx.get_raw(input_record(input_id))
+            record = None if raw is None else decode(raw, InputRecord)
+            if record is None or record.conv_id != conv_id:
+                answers.append("not_found")
+            elif record.state == "queued":
+                state = await tx.conversation(conv_id)
+                tx.patch_conversation(
+                    conv_id, inbox=[item for item in state.inbox if item.id != input_id]
+                )
+                await move_inputs(tx, [input_id], "withdrawn", withdrawn_by="cancel")
+                answers.append("cancelled")
+            else:
+                withdrawn = record.state == "withdrawn"
+                answers.append("cancelled" if withdrawn else "already_consumed")
+
+        await self._core.submit(build, barrier=True)
+        return answers[0]

@@ -7,10 +7,14 @@ marks: it is not computed again when an early target settles (CN-05).
 from msgspec import UNSET, Struct
 
 from perdure.drive.foreground import marked, required, tree_of
+from perdure.errors import Rejected
 from perdure.harness.core import Core
 from perdure.kinds.inputs import move_inputs
 from perdure.line.command import Command
+from perdure.records.addresses import input_record
+from perdure.records.codec import decode
 from perdure.records.conversations import InboxItem
+from perdure.records.inputs import InputRecord
 from perdure.records.messages import UserMessage, UserPayload, read_payload
 from perdure.records.seqs import Seq
 
@@ -32,16 +36,19 @@ class AbortReport(Struct, frozen=True, kw_only=True):
     joined: bool = False
 
 
-async def abort(core: Core, conv_id: Seq) -> AbortReport:
+async def abort(core: Core, conv_id: Seq, *, only_if: Seq | None = None) -> AbortReport:
     """Mark and drain; a second abort while targets are outstanding joins the first (CN-03).
 
     Raises:
-        Rejected: `unknown_target` or `deleted`.
+        Rejected: `unknown_target` or `deleted`; `version_mismatch`, when the input `only_if` is
+            neither queued nor open in this conversation (D27).
     """
     reports: list[AbortReport] = []
 
     async def build(tx: Command) -> None:
         await tx.conversation(conv_id)
+        if only_if is not None:
+            await _check_waiting(tx, conv_id, only_if)
         held = core.line.residency
         tree = tree_of(conv_id, held)
         if any(marked(held.live_tasks(member)) for member in tree):
@@ -59,6 +66,16 @@ async def abort(core: Core, conv_id: Seq) -> AbortReport:
 
     await core.submit(build, barrier=True)
     return reports[0]
+
+
+async def _check_waiting(tx: Command, conv_id: Seq, input_id: Seq) -> None:
+    raw = await tx.get_raw(input_record(input_id))
+    record = None if raw is None else decode(raw, InputRecord)
+    if record is None or record.conv_id != conv_id or record.state not in ("queued", "open"):
+        state = "unknown here" if record is None else record.state
+        raise Rejected(
+            "version_mismatch", f"input {input_id} is neither queued nor open: it is {state}"
+        )
 
 
 async def _drain(tx: Command, conv_id: Seq) -> list[Drained]:

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from perdure.drive.foreground import is_busy
 from perdure.drive.outcomes import DriveResult
 from perdure.errors import Rejected
-from perdure.harness.acceptance import Acceptance, Request
+from perdure.harness.acceptance import Acceptance, Cancelled, Request
 from perdure.harness.cancellation import AbortReport, abort
 from perdure.harness.core import Core
 from perdure.harness.model_check import check_model
@@ -259,6 +259,32 @@ class Conversation:
         """Queue input for the next final answer; creates no generation by itself (QU-03)."""
         return await self._admit("followUp", content, request_id)
 
+    async def steer(self, content: InputContent, *, request_id: str | None = None) -> Accepted:
+        """Queue input for the next boundary of the running exchange (QU-05)."""
+        return await self._admit("steer", content, request_id)
+
+    async def next_run(self, content: InputContent, *, request_id: str | None = None) -> Accepted:
+        """Queue input for the next explicit idle acceptance (QU-11)."""
+        return await self._admit("nextRun", content, request_id)
+
+    async def append_message(
+        self, content: InputContent, *, request_id: str | None = None
+    ) -> Accepted:
+        """Add context without asking for an answer, at once or at a safe boundary (QU-02)."""
+        return await self._admit("write", content, request_id)
+
+    async def cancel_queued(self, input_id: Seq) -> Cancelled:
+        """Withdraw a queued input: `cancelled`, `already_consumed` or `not_found` (QU-14)."""
+        return await self._acceptance.cancel_queued(self.id, input_id)
+
+    async def flush(self) -> tuple[Seq, ...]:
+        """Start a run of what a failed or stopped one left queued; answers its inputs (D38).
+
+        Raises:
+            Rejected: `busy`, or `nothing_to_do`.
+        """
+        return await self._acceptance.flush(self.id)
+
     async def _admit(
         self, mode: InputMode, content: InputContent, request_id: str | None
     ) -> Accepted:
@@ -314,9 +340,9 @@ class Conversation:
                 return
             await changed
 
-    async def abort(self) -> AbortReport:
+    async def abort(self, *, only_if: Seq | None = None) -> AbortReport:
         """Mark the foreground and drain its queues; a drive performs the cancellation (CN-01)."""
-        return await abort(self._core, self.id)
+        return await abort(self._core, self.id, only_if=only_if)
 
 
 def _ignore(_: object) -> None:

@@ -12,8 +12,10 @@ from perdure.harness.usage import UsageReader
 from perdure.kinds.services import Services
 from perdure.line.line import Build, Delivery, Line
 from perdure.ports import Storage
+from perdure.records.addresses import MODEL
 from perdure.records.entries import ModelId
 from perdure.records.seqs import Seq
+from perdure.records.writes import SetValue
 
 T = TypeVar("T")
 
@@ -30,23 +32,18 @@ class Core:
         *,
         new_model: ModelId | None,
     ) -> None:
-        """Hold them; `new_model` is written with the first acceptance (K44)."""
+        """Hold them; `new_model` is written with the first acceptance, then None (K44)."""
         self.line = line
         self.scheduler = scheduler
         self.storage = storage
         self.services = services
         self.usage = UsageReader(storage)
-        self._new_model = new_model
+        self.new_model = new_model
         self._changed: asyncio.Future[None] | None = None
         self._kept: set[asyncio.Task[Any]] = set()
         self._refuses = False
         line.listen(self._on_commit)
         line.listen_faults(self.wake)
-
-    def take_model(self) -> ModelId | None:
-        """Answer the model to write with this acceptance, once."""
-        model, self._new_model = self._new_model, None
-        return model
 
     def changed(self) -> "asyncio.Future[None]":
         """Answer a future that the next main commit, fault or close completes."""
@@ -62,6 +59,8 @@ class Core:
     def _on_commit(self, delivery: Delivery) -> None:
         if delivery.scope is None:
             self.wake()
+            if self.new_model is not None and _writes_model(delivery):
+                self.new_model = None
 
     async def submit(
         self,
@@ -108,3 +107,10 @@ class Core:
         state = await self.line.residency.load(self.storage, conv_id)
         if state is None:
             raise Rejected("unknown_target", f"there is no conversation {conv_id}")
+
+
+def _writes_model(delivery: Delivery) -> bool:
+    return any(
+        isinstance(write, SetValue) and write.namespace == MODEL.namespace
+        for write in delivery.commit.writes
+    )

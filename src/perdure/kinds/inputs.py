@@ -103,7 +103,7 @@ def new_record(
             state=state,
             digest=digest_now,
             request_id=UNSET if request_id is None else request_id,
-            entry=input_id if state == "open" else UNSET,
+            entry=UNSET if state == "queued" else input_id,
         ),
     )
     if request_id is not None:
