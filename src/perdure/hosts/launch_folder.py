@@ -53,7 +53,11 @@ class LaunchFolder:
         self.path = root.joinpath(*parts)
 
     def make(self) -> None:
-        """Make the folder and what lies above it, private whatever the umask (SX-06)."""
+        """Make the folder and what lies above it, private whatever the umask (SX-06).
+
+        Each name is on disk before a command can run: a launch that a power cut made vanish
+        would pass for one that never ran (D06).
+        """
         self._root.parent.mkdir(parents=True, exist_ok=True)
         at = self._root
         for part in ("", *self._parts):
@@ -61,6 +65,7 @@ class LaunchFolder:
             if not at.exists():
                 at.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
                 at.chmod(PRIVATE_FOLDER)
+                _sync(at.parent)
 
     def write_spec(self, spec: LaunchSpec) -> None:
         """Write `spec.json`, in ASCII; arguments that are no UTF-8 keep their bytes."""
@@ -169,3 +174,11 @@ class LaunchFolder:
     def remove(self) -> None:
         """Remove the folder and all it holds."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
