@@ -18,7 +18,7 @@ from perdure.records.messages import ToolResultMessage, UserMessage
 from perdure.records.models import ModelRequest
 from perdure.records.seqs import Seq
 from perdure.testing.crash_rig.audit import Journal
-from perdure.testing.crash_rig.strict import refusal_of
+from perdure.testing.strict_wire import refusals
 from perdure.toolkits.shell import shell_tools
 
 BEFORE_KILL = 5
@@ -38,7 +38,7 @@ echo all written; exit 3
 
 def reply_to(request: ModelRequest) -> Reply:
     """Ask for the command, then answer."""
-    assert refusal_of(request) is None
+    assert not refusals(request)
     newest = request.messages[len(request.messages) - 1]
     if isinstance(newest, UserMessage) and "run it" in str(newest.content):
         return say(call("shell", {"command": COMMAND}))

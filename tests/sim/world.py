@@ -43,8 +43,8 @@ from perdure.testing.crash_rig.audit import (
     usage_faults,
 )
 from perdure.testing.crash_rig.story import options, read_journal
-from perdure.testing.crash_rig.strict import refusal_of
 from perdure.testing.sim_loop import SimClock, SimLoop
+from perdure.testing.strict_wire import refusals
 from perdure.toolkits.define import tool
 
 T = TypeVar("T")
@@ -407,9 +407,7 @@ class StrictModels:
         return getattr(self._inner, name)
 
     def stream(self, request: ModelRequest) -> Any:
-        refusal = refusal_of(request)
-        if refusal is not None:
-            self._world.faults.append(f"strict wire refuses a request: {refusal}")
+        self._world.faults += [f"strict wire: {refusal}" for refusal in refusals(request)]
         return _Noted(self._inner.stream(request), self._world, (request.task_id, request.attempt))
 
     async def poll(self, handle: DeferredHandle) -> ModelOutcome:

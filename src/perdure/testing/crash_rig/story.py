@@ -47,9 +47,9 @@ from perdure.testing.crash_rig.points import (
     PointedStorage,
     Points,
 )
-from perdure.testing.crash_rig.strict import refusal_of
 from perdure.testing.crash_rig.trial import Trial
 from perdure.testing.effect_counter import EffectCounter
+from perdure.testing.strict_wire import refusals
 from perdure.toolkits.define import tool
 from perdure.toolkits.shell import shell_tools
 
@@ -221,8 +221,7 @@ class Stage:
         )
 
     def _check(self, request: ModelRequest) -> None:
-        refusal = refusal_of(request)
-        if refusal is not None:
+        for refusal in refusals(request):
             self.witness.note("refused", f"strict wire: {refusal}")
 
 
