@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from perdure.hosts.randomness import SystemRandomness
 from perdure.ports import Storage
 from perdure.storage.sqlite import SqliteSessions
 from perdure.testing.manual_clock import ManualClock
-from perdure.testing.storage_lab import Batch, CountedRandomness
+from perdure.testing.storage_lab import Batch
 
 NAME = "first"
 
@@ -16,7 +17,7 @@ NAME = "first"
 def container(folder: Path, **options: Any) -> SqliteSessions:
     """Answer a container over the file `store.db` of a folder."""
     return SqliteSessions(
-        folder / "store.db", clock=ManualClock(), randomness=CountedRandomness(), **options
+        folder / "store.db", clock=ManualClock(), randomness=SystemRandomness(), **options
     )
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from perdure.errors import Faulted, FormatUnsupported, StorageBusy, StorageDamaged
+from perdure.errors import Faulted, FormatUnsupported, Rejected, StorageBusy, StorageDamaged
 from perdure.storage.blobs import Blobs
 
 FORMAT: Final = 1
@@ -93,7 +93,12 @@ def creating(path: Path, busy_ms: int) -> Generator[None, None, None]:
     SQLite does not wait when two processes switch one new file to write-ahead logging. The lock
     is on the folder, because closing a second descriptor of the file would drop SQLite's own.
     """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Rejected(
+            "not_found", f"the folder {path.parent} does not exist; make it, and open again"
+        ) from None
     fresh = not path.exists()
     try:
         for _ in range(1 + busy_ms // WAIT_MS):

@@ -126,7 +126,7 @@ class SqliteSessions:
         """Open a session by name; see the port."""
         self._check_open()
         check_name(name)
-        if read_only or (not create and self._writer is None):
+        if read_only or not create:
             number, info = await self._find(name)
             if read_only:
                 return self._handle(number, info)
