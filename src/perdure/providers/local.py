@@ -267,6 +267,8 @@ class _LocalStream:
         return self
 
     async def __anext__(self) -> Frame:
+        if self._is_left:
+            raise StopAsyncIteration
         while not self._ready:
             if self._is_over:
                 raise StopAsyncIteration
@@ -282,7 +284,7 @@ class _LocalStream:
             ProviderError: `no_model` when runtime or file is missing, `overflow` with the window,
                 `interrupted` when the stream was left, `invalid_request` for options it lacks.
         """
-        if self._is_left and not self._is_over:
+        if self._is_left and (self._ready or not self._is_over):
             why = MessageError(code="interrupted", message="the stream was left before its end")
             raise ProviderError(
                 "interrupted",

@@ -72,6 +72,11 @@ class Runtime:
             shutil.rmtree(folder, ignore_errors=True)
         self._server: Any = server
 
+    @property
+    def threads_inside(self) -> int:
+        """Answer how many threads are inside the library."""
+        return self._inside.count
+
     def generate(self, body: Mapping[str, Any], on_chunk: OnChunk) -> None:
         """Answer one chat request; returns when it ended or was stopped."""
 
@@ -94,23 +99,23 @@ class _Inside:
 
     def __init__(self) -> None:
         self.is_leaving = False
-        self._count = 0
+        self.count = 0
         self._changed = threading.Condition()
 
     def __enter__(self) -> None:
         with self._changed:
-            self._count += 1
+            self.count += 1
 
     def __exit__(self, *raised: object) -> None:
         with self._changed:
-            self._count -= 1
+            self.count -= 1
             self._changed.notify_all()
 
     def leave(self) -> None:
         """Ask every request to stop, and wait until no thread is inside."""
         self.is_leaving = True
         with self._changed:
-            self._changed.wait_for(lambda: self._count == 0, EXIT_WAIT_S)
+            self._changed.wait_for(lambda: self.count == 0, EXIT_WAIT_S)
 
 
 def load(path: Path, window: int) -> Runtime:
