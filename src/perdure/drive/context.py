@@ -71,6 +71,17 @@ class TaskContext:
 
         return await self.commit(build, barrier=barrier)
 
+    async def settle(self, status: str, *, unset: Sequence[str] = (), **state: Any) -> bool:
+        """Give this task its terminal status and retire its scope; says whether it was live."""
+
+        async def build(tx: Command) -> None:
+            task = await tx.task(self.task_id)
+            if self.line.residency.is_live(task):
+                tx.settle(task, status, unset=unset, **state)
+                tx.retire_scope(self.scope)
+
+        return await self.commit(build)
+
     # Reading.
 
     async def task(self) -> Task:

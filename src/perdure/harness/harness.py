@@ -216,9 +216,14 @@ class Harness:
         """Answer the newest boundary at or before a wall time (TI-04)."""
         return await self._core.storage.boundary_at(time_ms)
 
-    async def usage_totals(self, conv_id: Seq | None = None) -> UsageTotals:
-        """Answer what a conversation, or the session, used; unknown attempts apart (US-10)."""
-        return await self._core.usage.totals(conv_id)
+    async def usage_totals(
+        self, conv_id: Seq | None = None, *, as_of: Seq | None = None
+    ) -> UsageTotals:
+        """Answer what a conversation, or the session, used; unknown attempts apart (US-10).
+
+        With `as_of`, what was reported by that main boundary (TI-05).
+        """
+        return await self._core.usage.totals(conv_id, as_of=as_of)
 
     # Closing.
 

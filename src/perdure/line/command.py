@@ -269,7 +269,13 @@ class Command(Buffer):
         )
 
     def mark_abort(self, task_id: Seq) -> None:
-        """Make a live task a target of its conversation's cancellation (CN-01)."""
+        """Make a live task a target of its conversation's cancellation (CN-01).
+
+        Raises:
+            Rejected: `invariant`, in host code: no single task is cancelled (TK-20).
+        """
+        if self.host:
+            raise Rejected("invariant", "host code marks no task; abort its conversation")
         self.writes.append(PatchTask(seq=self.mint(), task_id=task_id, abort_requested=True))
 
     def _stored_names(self, task: Task, names: Iterable[str]) -> tuple[str, ...]:
