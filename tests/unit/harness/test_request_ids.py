@@ -1,5 +1,6 @@
 """A request key names one acceptance for ever: repeating it answers the first (D02, ID)."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -108,8 +109,6 @@ async def test_a_repeat_answers_the_first_and_writes_nothing(engine: Engine, ver
 
 @pytest.mark.spec("ID-03")
 async def test_two_at_once_with_one_key_make_one_input(engine: Engine) -> None:
-    import asyncio
-
     root = await engine.root()
     both = await asyncio.gather(*(root.accept("hello", request_id="k") for _ in range(5)))
     assert len({one.input_id for one in both}) == 1
@@ -152,7 +151,7 @@ async def test_a_key_used_for_something_else_is_refused(engine: Engine) -> None:
     other = await second(engine)
     rows: list[tuple[str, Any]] = [
         ("content", root.accept("hello!", request_id="k")),
-        ("content", root.accept(["hello"] and _messages("hello", "hello"), request_id="k")),
+        ("content", root.accept(_messages("hello", "hello"), request_id="k")),
         ("verb", root.follow_up("hello", request_id="k")),
         ("verb", root.steer("hello", request_id="k")),
         ("verb", root.append_message("hello", request_id="k")),
@@ -194,7 +193,7 @@ async def test_the_mapping_is_an_ordinary_value(engine: Engine) -> None:
     await engine.kill()
     root = await engine.root()
     engine.storage.reads.clear()
-    input_id = await engine.harness.get_value(request_input("k"), None)
+    input_id: Any = await engine.harness.get_value(request_input("k"), None)
     assert engine.storage.reads == ["value"]
     assert (await root.result(Seq(input_id))).text == "done"
     assert await engine.harness.get_value(request_input("unused"), "absent") == "absent"
@@ -205,10 +204,8 @@ async def test_the_mapping_is_an_ordinary_value(engine: Engine) -> None:
     await engine.harness.command(look)
 
 
-@pytest.mark.spec("RC-01")
+@pytest.mark.spec("QU-01", "RC-01")
 async def test_two_accepts_on_an_idle_conversation(engine: Engine) -> None:
-    import asyncio
-
     for order in (("A", "B"), ("B", "A")):
         root = await engine.root([say(f"for {order[0]}"), say(f"for {order[1]}")], session=order[0])
         first, later = await asyncio.gather(*(root.accept(text) for text in order))
