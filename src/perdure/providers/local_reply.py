@@ -34,7 +34,7 @@ BLOCK_CHARACTERS: Final = range(4, 241)
 """Lengths of a block of text that may be found repeated."""
 
 REPEATS: Final = 3
-LONG_BLOCK_CHARACTERS: Final = 40
+LONG_BLOCK_CHARACTERS: Final = 24
 """A block of this length is not said twice in a row by chance; shorter ones need `REPEATS`."""
 
 
