@@ -135,25 +135,27 @@ async def test_killed_supervisor_leaves_nothing_and_is_lost(
 
 @pytest.mark.spec("TL-33")
 async def test_a_recycled_pid_is_never_signalled(host: LocalProcesses, tmp_path: Path) -> None:
-    decoy = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    decoys = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2)]
     try:
         await host.launch(shell_spec(REF, "echo up; sleep 60"))
         await until_log(host, b"up")
         real = await identity_of(tmp_path)
         os.kill(real.supervisor.pid, signal.SIGKILL)
         assert await host.wait(REF) == Lost()
+        command, keeper = (decoy.pid for decoy in decoys)
         forged = {
-            "identity": f"v1:{real.boot}:{decoy.pid}:{real.start}:{REF.nonce}",
-            "pid": decoy.pid,
-            "supervisor": {"pid": decoy.pid, "start": real.supervisor.start},
+            "identity": f"v1:{real.boot}:{command}:{real.start}:{REF.nonce}",
+            "pid": command,
+            "supervisor": {"pid": keeper, "start": real.supervisor.start},
         }
         (folder_of(tmp_path).path / "identity.json").write_text(json.dumps(forged))
         assert await host.reconcile(REF) == Lost()
         assert await host.stop(REF, grace_ms=100) == Lost()
-        assert decoy.poll() is None
+        assert [decoy.poll() for decoy in decoys] == [None, None]
     finally:
-        decoy.kill()
-        decoy.wait()
+        for decoy in decoys:
+            decoy.kill()
+            decoy.wait()
 
 
 async def test_another_boot_is_lost_and_signals_nobody(
