@@ -9,9 +9,16 @@ from pydantic_ai import exceptions as vendor
 from perdure.errors import FailureCode, ProviderError, Rejected
 from perdure.providers import failures
 from perdure.providers.failures import Wording, failure, overflow_window, retry_after_ms
-from perdure.records.messages import AssistantMessage
+from perdure.records.messages import AssistantMessage, text_message
 from perdure.records.models import ModelOutcome
-from perdure.testing.wire_replies import WireCall, WireError, WireReply, WireText, WireUsage
+from perdure.testing.wire_replies import (
+    WireCall,
+    WireError,
+    WireReply,
+    WireText,
+    WireThinking,
+    WireUsage,
+)
 from perdure.testing.wire_server import WireServer
 from tests.unit.providers.wires import NOW_MS, WIRES, WireName, models_for, play, request
 
@@ -325,3 +332,23 @@ async def test_stop_comes_from_the_parts(wire: WireName, finish: str, stop: str)
         "anthropic": "max_tokens" if finish == "length" else word,
     }.get(wire, finish)
     assert len(message.calls) == 1
+
+
+@pytest.mark.spec("PV-05")
+async def test_thinking_the_server_refuses_is_not_sent_again_by_the_library() -> None:
+    """The library would repeat such a request without its thinking, behind the journal's back."""
+    words = "messages.1.content.0: The block is bound to a different conversation"
+    refused = WireError(status=400, type="invalid_request_error", message=words)
+    thought = WireThinking(pieces=("hm",), signature="c2ln")
+    reply = WireReply(parts=(thought, WireText(pieces=("Hi",))))
+    async with WireServer(reply, refused, WireReply()) as server:
+        models, model = models_for("anthropic", server, model_id="claude-opus-5-5")
+        asked = request(model, thinking="low")
+        _, outcome = await play(models, asked)
+        assert isinstance(outcome.result, AssistantMessage)
+        said = (*asked.messages, outcome.result, text_message("go on", 2))
+        with pytest.raises(ProviderError) as caught:
+            await play(models, request(model, *said, thinking="low"))
+        await models.close()
+        assert len(server.requests) == 2
+    assert caught.value.code == "invalid_request"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from perdure.errors import ProviderError
 from perdure.providers.streams import TextRepair
@@ -23,7 +23,15 @@ from perdure.records.messages import (
 )
 from perdure.records.models import ModelOutcome
 from perdure.records.strict_json import Repairs
-from perdure.testing.wire_replies import WireCall, WireReply, WireText, WireThinking, WireUsage
+from perdure.testing.wire_replies import (
+    Wire,
+    WireCall,
+    WireReply,
+    WireText,
+    WireThinking,
+    WireUsage,
+    render,
+)
 from perdure.testing.wire_server import WireServer
 from tests.unit.providers.wires import WIRES, WireName, models_for, play, request
 
@@ -131,28 +139,38 @@ async def test_frames_add_up_to_the_reply_and_repeat_nothing(wire: WireName) -> 
 
 @pytest.mark.spec("GN-45")
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_call_that_was_cut_takes_its_thinking_along(wire: WireName) -> None:
+async def test_a_call_that_never_ended_takes_its_thinking_along(wire: WireName) -> None:
     parts = (
         WireText(pieces=("First. ",)),
         WireThinking(pieces=("hmm",)),
-        WireCall(id="c1", name="weather", pieces=('{"city":"P', 'aris"}')),
+        WireCall(id="c1", name="weather", pieces=('{"city":"Paris"}',)),
+        WireThinking(pieces=("and",)),
+        WireCall(id="c2", name="weather", pieces=("{@@", "}")),
     )
-    after = {"openai": -4, "anthropic": -2}.get(wire, -2)
-    async with WireServer(WireReply(parts=parts, end="cut", after=event_before_end(wire, after))
-                          ) as server:  # fmt: skip
+    reply = WireReply(parts=parts, end="cut")
+    body = render(API_WIRES[wire], reply, reply_id="r", model="m", usage=True).body
+    after = next(at for at, event in enumerate(body) if "{@@" in json.dumps(event))
+    async with WireServer(structs.replace(reply, after=after + 1)) as server:
         models, model = models_for(wire, server)
         with pytest.raises(ProviderError) as caught:
             await play(models, request(model))
         await models.close()
     partial = caught.value.partial
     assert isinstance(partial, AssistantMessage)
-    assert [type(part) for part in partial.content] == [TextPart]
+    kept = [type(part) for part in partial.content]
+    if wire in ("openai", "anthropic"):
+        assert kept == [TextPart, ThinkingPart, ToolCallPart]
+        assert [call.call_id for call in partial.calls] == ["c1"]
+    else:
+        assert kept == [TextPart], "the chat wire does not say that a call has ended"
 
 
-def event_before_end(wire: WireName, back: int) -> int:
-    """Count the events of the reply above up to the first half of its call."""
-    total = {"openai": 14, "anthropic": 13}.get(wire, 6)
-    return total + back if wire in ("openai", "anthropic") else 5
+API_WIRES: dict[WireName, Wire] = {
+    "openai": "responses",
+    "openai-chat": "chat",
+    "openai-compatible": "chat",
+    "anthropic": "anthropic",
+}
 
 
 @pytest.mark.parametrize("wire", WIRES)
