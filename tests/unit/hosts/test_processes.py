@@ -135,7 +135,9 @@ async def test_killed_supervisor_leaves_nothing_and_is_lost(
 
 @pytest.mark.spec("TL-33")
 async def test_a_recycled_pid_is_never_signalled(host: LocalProcesses, tmp_path: Path) -> None:
-    decoys = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2)]
+    # The second has a child: it would fall with a supervisor that is taken for ours.
+    lines = ("exec sleep 60", "sleep 60 & wait")
+    decoys = [subprocess.Popen(["/bin/sh", "-c", line], start_new_session=True) for line in lines]
     try:
         await host.launch(shell_spec(REF, "echo up; sleep 60"))
         await until_log(host, b"up")
@@ -154,7 +156,7 @@ async def test_a_recycled_pid_is_never_signalled(host: LocalProcesses, tmp_path:
         assert [decoy.poll() for decoy in decoys] == [None, None]
     finally:
         for decoy in decoys:
-            decoy.kill()
+            os.killpg(decoy.pid, signal.SIGKILL)
             decoy.wait()
 
 
