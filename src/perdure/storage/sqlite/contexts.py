@@ -11,8 +11,8 @@ BASE: Final = (
     "ORDER BY seq DESC LIMIT 1"
 )
 APPENDED: Final = (
-    "SELECT id FROM timeline WHERE session=? AND conv=? AND id>? AND id<=? AND selected=1 "
-    "ORDER BY id"
+    "SELECT id FROM timeline INDEXED BY timeline_selected "
+    "WHERE session=? AND conv=? AND id>? AND id<=? AND selected=1 ORDER BY id"
 )
 SEQ_ABOVE_ALL: Final = 2**62
 

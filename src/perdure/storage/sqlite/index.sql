@@ -54,6 +54,7 @@ CREATE TABLE timeline (
     key TEXT,
     PRIMARY KEY (session, conv, id)
 ) WITHOUT ROWID;
+CREATE INDEX timeline_selected ON timeline (session, conv, id) WHERE selected=1;
 CREATE INDEX timeline_key ON timeline (session, conv, key, id) WHERE key IS NOT NULL;
 
 -- A task (seq 0) and, below it, one row for each patch of it, the settlement included.
@@ -67,7 +68,7 @@ CREATE TABLE task (
     PRIMARY KEY (session, id, seq)
 ) WITHOUT ROWID;
 CREATE INDEX task_conv ON task (session, conv, id) WHERE seq=0;
-CREATE INDEX task_live ON task (session, conv, id) WHERE seq=0 AND settled IS NULL;
+CREATE INDEX task_live ON task (session, id, conv) WHERE seq=0 AND settled IS NULL;
 
 -- Current session values: namespace is a row of name with an empty key.
 CREATE TABLE session_value (

@@ -203,7 +203,8 @@ class SessionReads:
         clauses.add("key=?", scan.key)
         clauses.add("kind=?", scan.kind)
         clauses.bounds(scan)
-        return list(self.entries(self._ids("timeline", clauses, scan)).values())
+        source = "timeline" if scan.key is None else "timeline INDEXED BY timeline_key"
+        return list(self.entries(self._ids(source, clauses, scan)).values())
 
     # Tasks
 
@@ -244,7 +245,15 @@ class SessionReads:
             clauses.add("(settled IS NULL OR settled>?)", scan.as_of)
         elif scan.live is False:
             clauses.add("settled<=?", scan.as_of)
-        return list(self.tasks(self._ids("task", clauses, scan), scan.as_of).values())
+        ids = self._ids(task_source(scan), clauses, scan)
+        return list(self.tasks(ids, scan.as_of).values())
+
+
+def task_source(scan: TaskScan) -> str:
+    """Name the index of tasks to search: without statistics SQLite would take the widest."""
+    if scan.live and scan.as_of is None:
+        return "task INDEXED BY task_live"
+    return "task" if scan.conv_id is None else "task INDEXED BY task_conv"
 
 
 def is_wanted(entry: Entry, scan: EntryScan) -> bool:

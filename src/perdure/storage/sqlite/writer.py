@@ -223,7 +223,8 @@ class Writer:
         try:
             commit, job.cuts = shorten(job.commit, self._blobs)
         except OSError as error:
-            self._fail([job], error)
+            # Nothing of the database was touched: this is the fault of this session alone.
+            job.error = translated(error, "writing a blob", self.path)
             deliver([job])
             return False
         if job.cuts:
