@@ -170,7 +170,10 @@ class Display:
         if stream is not None:
             self._end_line(stream)
         if task.status == "retry_wait":
-            self._terminal.say(f"the model request failed; attempt {state.attempt} follows", "warn")
+            self._terminal.say(
+                f"{task_label(task)} failed or was cut; attempt {state.attempt} follows",
+                "warn",
+            )
 
     def _call(self, task: Task, entries: tuple[Entry, ...]) -> None:
         state = decode(task.state_json, ToolState)
@@ -181,7 +184,7 @@ class Display:
             None if task.at_entry is UNSET else self._calls.get((task.at_entry, state.call_index))
         )
         arguments = _arguments(state, call)
-        label = f"[{one_line(state.name)} {task.id}]"
+        label = task_label(task)
         if result is None:
             self._event(
                 ToolEvent(task=task.id, name=state.name, status="running", arguments=arguments)
@@ -248,6 +251,12 @@ class Display:
         """Answer what this command's requests used; None when there was none."""
         totals = usage_totals(self._usage, self._attempts)
         return spent_of(totals)
+
+
+def task_label(task: Task) -> str:
+    """Name a task on its lines: a call by its tool, any other by its kind."""
+    name = decode(task.state_json, ToolState).name if task.kind == "tool" else task.kind
+    return f"[{one_line(name)} {task.id}]"
 
 
 def _arguments(state: ToolState, call: ToolCallPart | None) -> Any:

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from perdure.cli.display import Display
+from perdure.cli.display import Display, task_label
 from perdure.cli.endings import Ending, Outcome, Problem, Waiting
 from perdure.cli.events import AcceptedEvent, SignalEvent
 from perdure.cli.last import FOLDER
@@ -117,6 +117,7 @@ class _Drive:
             self._terminal.say(f"session {self._name}", "dim")
         conversation = await _conversation(harness, plan.conversation)
         await self._claim_folder()
+        await self._say_what_is_live(conversation)
         harness.on_preview(self._display.on_preview)
         harness.on_commit(self._display.on_commit)
         accepted = await self._accept(conversation)
@@ -130,6 +131,21 @@ class _Drive:
         if plan.output is not None and ending.answer is not None:
             _write_answer(plan.output, ending.answer)
         return ending
+
+    async def _say_what_is_live(self, conversation: Conversation) -> None:
+        """Say what an earlier process left: what was interrupted, what waits (CM-21)."""
+        found = self._harness.inspect()
+        for tasks, said in (
+            (found.inflight, "was interrupted"),
+            (found.waiting, "waits"),
+            (found.start, "goes on"),
+        ):
+            for task in tasks:
+                self._terminal.say(f"{task_label(task)} {said}", "dim")
+                if task.kind == "tool" and task.at_entry is not UNSET:
+                    entry = await conversation.entry(task.at_entry)
+                    if entry is not None:
+                        self._display.recall(entry)
 
     async def _claim_folder(self) -> None:
         """Note where the session was made, once."""

@@ -38,6 +38,9 @@ COMMANDS: Final = MappingProxyType(
 
 PROGRAM: Final = "perdure"
 
+COMPLETE_VARIABLE: Final = "_PERDURE_COMPLETE"
+"""What a completion script sets when it asks for completions."""
+
 
 class LazyGroup(click.Group):
     """A group whose subcommands are imported when they are named."""
@@ -50,7 +53,7 @@ class LazyGroup(click.Group):
         """Import a command's module."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"perdure.cli.{cmd_name}_command")
+        module = import_module(f"perdure.cli.commands.{cmd_name}")
         return cast("click.Command", module.command)
 
     def resolve_command(
@@ -122,8 +125,9 @@ def run_command(args: Sequence[str]) -> int:
         ending = _usage(error)
     except (click.Abort, KeyboardInterrupt):
         ending = Ending(outcome="interrupt")
-    except SystemExit:  # click's answer to a closed pipe while it prints help
-        return CODES["pipe"]
+    except SystemExit as end:
+        # Click ends a completion so, and a help that nobody reads any more.
+        return int(end.code or 0) if os.environ.get(COMPLETE_VARIABLE) else CODES["pipe"]
     except Exception as error:  # noqa: BLE001 - every other end is a defect and gets a report
         ending = ending_of(error) or _defect(error)
     surface.adopt(args)

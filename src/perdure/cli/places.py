@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from perdure.cli.endings import UsageProblem
-from perdure.cli.surface import Common
 from perdure.hosts.folders import user_data_folder
 
 HOME_VARIABLE: Final = "PERDURE_HOME"
-STORE_VARIABLE: Final = "PERDURE_STORE"
 STORE_FILE: Final = "sessions.db"
 PRIVATE: Final = 0o700
 """Mode of the data folder: its owner's alone (SN-01, SX-06)."""
@@ -28,24 +26,29 @@ def default_store() -> str:
     return f"sqlite:{data_folder() / STORE_FILE}"
 
 
-def store_of(common: Common) -> str:
-    """Answer the store's URL: flag, environment, configuration, default (CG-02)."""
-    return common.store or os.environ.get(STORE_VARIABLE) or default_store()
-
-
 def made_ready(url: str) -> str:
     """Make the data folder when the store lies in it; any other folder must exist (SN-01)."""
-    folder = data_folder()
-    if url == default_store() and not folder.is_dir():
+    if url == default_store():
+        made_private(data_folder())
+    return url
+
+
+def made_private(folder: Path) -> Path:
+    """Make a folder that is its owner's alone, when it is not there."""
+    if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=PRIVATE, exist_ok=True)
-    return url
+    return folder
+
+
+def file_of(url: str) -> Path:
+    """Answer the file of a `sqlite:` store."""
+    return Path(url.partition(":")[2]).expanduser().absolute()
 
 
 def exists(url: str) -> bool:
     """Say whether a store's file is there; one in memory never is."""
-    scheme, _, place = url.partition(":")
-    return scheme == "sqlite" and bool(place) and Path(place).expanduser().exists()
+    return url.startswith("sqlite:") and file_of(url).is_file()
 
 
 def no_model() -> UsageProblem:

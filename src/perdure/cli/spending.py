@@ -34,6 +34,8 @@ def spent_words(spent: Spent | None) -> str:
     """Answer what was spent in one line; what is not known is said, never left out."""
     if spent is None:
         return "nothing"
+    if not spent.reports:
+        return f"unknown ({spent.unknown_attempts:,} requests)"
     tokens = f"{_number(spent.input)} tokens in, {_number(spent.output)} out"
     money = "unknown cost" if spent.cost is None else _money(spent.cost)
     unknown = f", {spent.unknown_attempts:,} requests unknown" if spent.unknown_attempts else ""

@@ -14,7 +14,9 @@ from msgspec import Struct
 
 from perdure.cli.endings import CONTINUABLE, Ending, envelope
 from perdure.cli.events import ResultEvent
+from perdure.cli.names import session_names
 from perdure.cli.terminal import Terminal, When
+from perdure.configuration.config import Config
 
 Work: TypeAlias = Callable[..., Ending]
 Wrap: TypeAlias = Callable[[Work], Work]
@@ -50,6 +52,7 @@ class Surface:
         """Know nothing yet; a usage error may come before any option is parsed."""
         self.command = ""
         self.common = Common()
+        self.config: Config | None = None
         self._terminal: Terminal | None = None
 
     @property
@@ -112,7 +115,13 @@ _OPTIONS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
     ),
     (
         "session",
-        click.option("-s", "--session", metavar="NAME", help="The session, by name."),
+        click.option(
+            "-s",
+            "--session",
+            metavar="NAME",
+            shell_complete=session_names,
+            help="The session, by name.",
+        ),
     ),
     (
         "conversation",

@@ -3,7 +3,7 @@
 import getpass
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,18 +11,21 @@ import click
 from msgspec import Struct
 
 import perdure
+from perdure.cli.choices import config_of, store_of
 from perdure.cli.endings import UsageProblem
-from perdure.cli.places import data_folder, exists, made_ready, no_model, store_of
-from perdure.cli.surface import Common
+from perdure.cli.places import data_folder, exists, made_ready, no_model
+from perdure.cli.surface import Common, Surface
+from perdure.configuration.tables import ToolsTable
 from perdure.harness.overview import stored_model
-from perdure.opening import OpenSession, open_store, system_ports
+from perdure.hosts.files import LocalFiles
+from perdure.hosts.threads import DaemonThreads
+from perdure.opening import FILES_RESOURCE, OpenSession, configured, open_store, system_ports
 from perdure.ports import Tool
 from perdure.providers.local_files import find_local
 from perdure.records.settings import ThinkingLevel
 from perdure.toolkits.files import file_tools
 from perdure.toolkits.shell import shell_tools
 
-MODEL_VARIABLE: Final = "PERDURE_MODEL"
 LOCAL_MODEL: Final = "local:smollm2"
 THINKING: Final = ("off", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -97,28 +100,33 @@ class Ready(Struct, frozen=True, kw_only=True):
 
 
 async def prepare(
-    common: Common, work: Work, *, session: str | None, url: str | None = None
+    surface: Surface, work: Work, *, session: str | None, url: str | None = None
 ) -> Ready:
     """Find out store, model, tools and permissions.
 
     Raises:
         UsageProblem: an unknown toolkit, or no model to ask.
     """
-    place = made_ready(url or store_of(common))
+    config = config_of(surface)
+    place = made_ready(url or store_of(surface))
     stored = None if session is None else await model_of(place, session)
-    model = work.model or stored or os.environ.get(MODEL_VARIABLE) or _local_model()
-    options: dict[str, Any] = {
-        "model": model,
-        "tools": _tools(work),
-        "keep_model": work.model is None,
-        "data_folder": data_folder(),
-        "permissions": perdure.Permissions(
-            allow=work.allow, deny=work.deny, yes=work.yes, subject=f"cli:{_user()}"
+    options = configured(config)
+    options.update(
+        model=work.model or stored or config.values.model.name or _local_model(),
+        keep_model=work.model is None,
+        tools=_tools(work, config.values.tools),
+        resources={FILES_RESOURCE: _files(config.values.tools)},
+        data_folder=data_folder(),
+        permissions=perdure.Permissions(
+            allow=(*config.values.approvals.allow, *work.allow),
+            deny=(*config.values.approvals.deny, *work.deny),
+            yes=work.yes,
+            subject=f"cli:{_user()}",
         ),
-    }
+    )
     if work.thinking is not None:
         options["thinking"] = work.thinking
-    return Ready(url=place, options=options, continuing=_continuing(common, work))
+    return Ready(url=place, options=options, continuing=_continuing(surface.common, work))
 
 
 async def model_of(url: str, session: str) -> str | None:
@@ -145,18 +153,29 @@ def _local_model() -> str:
     return LOCAL_MODEL
 
 
-def _tools(work: Work) -> tuple[Tool, ...]:
+def _tools(work: Work, table: ToolsTable) -> tuple[Tool, ...]:
+    """Answer the tools of the chosen kits, in the chosen folder."""
     if work.no_tools:
         return ()
-    root = (work.root or Path.cwd()).absolute()
+    root = Path(work.root or table.root or Path.cwd()).absolute()
     kits: Mapping[str, Callable[[Path], Sequence[Tool]]] = {
         "files": file_tools,
-        "shell": shell_tools,
+        "shell": partial(shell_tools, env=table.env),
     }
     for kit in work.tools:
         if kit not in kits:
             raise UsageProblem(f"there is no toolkit {kit!r}; there are: {', '.join(kits)}")
-    return tuple(tool for kit in work.tools or kits for tool in kits[kit](root))
+    return tuple(tool for kit in work.tools or table.kits for tool in kits[kit](root))
+
+
+def _files(table: ToolsTable) -> Callable[[str], LocalFiles]:
+    """Answer what file tools reach a root with: the root, and the further folders of the file."""
+    threads = DaemonThreads()
+
+    def opened(root: str) -> LocalFiles:
+        return LocalFiles(root, threads, extra_roots=table.extra_roots)
+
+    return opened
 
 
 def _user() -> str:

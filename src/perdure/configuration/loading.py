@@ -96,8 +96,12 @@ def _refuse_faults(reads: list[Read]) -> None:
 
 
 def _placed(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Answer the values with the paths of `[tools]` made absolute: they start from the file."""
+    """Answer the values with their paths made absolute: they start from the file's folder."""
     placed = dict(values)
+    store = dict(cast("Mapping[str, Any]", placed.get("store", {})))
+    scheme, _, place = str(store.get("url", "")).partition(":")
+    if scheme == "sqlite":
+        placed["store"] = {**store, "url": f"sqlite:{_from(folder, place)}"}
     tools = dict(cast("Mapping[str, Any]", placed.get("tools", {})))
     if "root" in tools:
         tools["root"] = str(_from(folder, tools["root"]))

@@ -53,7 +53,7 @@ def harmless(values: Mapping[str, Any], file: Path) -> tuple[dict[str, Any], lis
     kept: dict[str, Any] = {}
     ignored: list[str] = []
     for name, table in values.items():
-        if (name,) in LOOSENING:
+        if (name,) in LOOSENING and table:
             ignored.append(name)
         elif not isinstance(table, dict):
             kept[name] = table
@@ -71,6 +71,8 @@ def harmless(values: Mapping[str, Any], file: Path) -> tuple[dict[str, Any], lis
 
 
 def _is_loosening(name: str, key: str, value: object, file: Path) -> bool:
+    if not value:
+        return False  # nothing is loosened by an empty list
     if (name, key) in LOOSENING:
         return True
     if (name, key) == ("tools", "root") and isinstance(value, str):

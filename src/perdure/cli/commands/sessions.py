@@ -7,11 +7,12 @@ import click
 from msgspec import Struct
 
 import perdure
+from perdure.cli.choices import store_of
+from perdure.cli.commands.inspect import as_document, as_words, state_of
 from perdure.cli.endings import Ending, Spent, UsageProblem
 from perdure.cli.groups import DefaultGroup
-from perdure.cli.inspect_command import as_document, as_words, state_of
 from perdure.cli.last import folder_in, not_found
-from perdure.cli.places import store_of
+from perdure.cli.names import session_names
 from perdure.cli.reading import container, reading
 from perdure.cli.spending import spent_of, spent_words
 from perdure.cli.surface import Surface, surfaced
@@ -62,7 +63,7 @@ def list_sessions(surface: Surface, *, after: str | None, limit: int) -> Ending:
     """Read a page and print it."""
 
     async def run() -> list[Row]:
-        async with container(store_of(surface.common)) as sessions:
+        async with container(store_of(surface)) as sessions:
             if sessions is None:
                 return []
             page = await sessions.page(after=after, limit=limit)
@@ -83,12 +84,12 @@ def list_sessions(surface: Surface, *, after: str | None, limit: int) -> Ending:
 
 @command.command("show", help="Show one session: what `inspect` shows, and where it was made.")
 @surfaced("store", "config")
-@click.argument("name")
+@click.argument("name", shell_complete=session_names)
 def show_session(surface: Surface, *, name: str) -> Ending:
     """Read and print."""
 
     async def run() -> tuple[Overview, str | None, int]:
-        async with reading(store_of(surface.common), name) as storage:
+        async with reading(store_of(surface), name) as storage:
             openings = await storage.openings(limit=1)
             epoch = openings[0].epoch if openings else 0
             return await overview(storage), await folder_in(storage), epoch
@@ -110,7 +111,7 @@ def show_session(surface: Surface, *, name: str) -> Ending:
 
 @command.command("rename", help="Give a session a new name; nothing else changes.")
 @surfaced("store", "config")
-@click.argument("old")
+@click.argument("old", shell_complete=session_names)
 @click.argument("new")
 def rename_session(surface: Surface, *, old: str, new: str) -> Ending:
     """Rename."""
@@ -126,11 +127,11 @@ def rename_session(surface: Surface, *, old: str, new: str) -> Ending:
 
 @command.command("delete", help="Delete a session: its transcript, files and launch folders.")
 @surfaced("store", "config")
-@click.argument("name")
+@click.argument("name", shell_complete=session_names)
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 def delete_session(surface: Surface, *, name: str, yes: bool) -> Ending:
     """Show what goes, ask, delete."""
-    url = store_of(surface.common)
+    url = store_of(surface)
 
     async def look() -> Overview:
         async with reading(url, name) as storage:
@@ -163,7 +164,7 @@ def _confirmed(surface: Surface, name: str) -> bool:
 @asynccontextmanager
 async def _writable(surface: Surface, name: str) -> AsyncGenerator[Sessions]:
     """Open a store to change a session of it that exists."""
-    url = store_of(surface.common)
+    url = store_of(surface)
     async with container(url) as sessions:
         if sessions is None:
             raise Rejected("not_found", f"there is no session {name!r}: the store is not there")

@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 import perdure
+from perdure.cli.choices import store_of
 from perdure.cli.driving import Plan, drive
 from perdure.cli.endings import Ending, UsageProblem
 from perdure.cli.last import last_of_folder
-from perdure.cli.places import store_of
 from perdure.cli.prompt import read_prompt
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.work import Work, prepare, working
@@ -61,8 +61,8 @@ def command(
     async def run() -> Ending:
         url, name = ("memory:", "run") if no_session else (None, common.session)
         if last:
-            name = await last_of_folder(store_of(common))
-        ready = await prepare(common, work, session=name, url=url)
+            name = await last_of_folder(store_of(surface))
+        ready = await prepare(surface, work, session=name, url=url)
         opening = ready.opening(session=name or NEW_PREFIX, named_by_id=name is None, create=True)
         plan = Plan(
             opening=opening,

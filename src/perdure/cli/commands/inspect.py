@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import click
 
 import perdure
+from perdure.cli.choices import store_of
 from perdure.cli.endings import Ending
 from perdure.cli.last import last_of_folder
-from perdure.cli.places import store_of
 from perdure.cli.reading import reading
 from perdure.cli.spending import spent_of, spent_words
 from perdure.cli.surface import Surface, surfaced
@@ -36,7 +36,7 @@ def command(surface: Surface, *, as_of: int | None) -> Ending:
     common = surface.common
 
     async def run() -> Overview:
-        url = store_of(common)
+        url = store_of(surface)
         name = common.session or await last_of_folder(url)
         async with reading(url, name) as storage:
             return await overview(

@@ -3,10 +3,11 @@
 import click
 
 import perdure
+from perdure.cli.choices import store_of
 from perdure.cli.driving import Plan, drive
 from perdure.cli.endings import Ending
-from perdure.cli.last import known_sessions, last_of_folder, not_found
-from perdure.cli.places import store_of
+from perdure.cli.last import known_sessions, last_of_folder
+from perdure.cli.reading import reading
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.terminal import stdin_is_terminal
 from perdure.cli.work import Work, prepare, working
@@ -30,9 +31,11 @@ def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
     common = surface.common
 
     async def run() -> Ending:
-        url = store_of(common)
+        url = store_of(surface)
         name = common.session or await _chosen(surface, url)
-        ready = await prepare(common, work, session=name)
+        async with reading(url, name):
+            pass  # an unknown session is said before anything else is asked for
+        ready = await prepare(surface, work, session=name)
         opening = ready.opening(session=name, create=False)
         plan = Plan(
             opening=opening,
@@ -40,10 +43,7 @@ def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
             conversation=common.conversation,
             poll=poll,
         )
-        try:
-            return await drive(surface, plan)
-        except perdure.Rejected as error:
-            raise await not_found(error, url, name) from None
+        return await drive(surface, plan)
 
     return perdure.run(run())
 

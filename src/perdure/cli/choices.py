@@ -1,0 +1,29 @@
+"""Store and configuration that a command means: flag, environment, files, default (CG-02)."""
+
+import perdure
+from perdure.cli.endings import UsageProblem
+from perdure.cli.places import default_store
+from perdure.cli.surface import Surface
+from perdure.configuration.config import Config
+
+
+def config_of(surface: Surface) -> Config:
+    """Load the configuration once a command, and say what of it was not obeyed.
+
+    Raises:
+        UsageProblem: with every fault of the files.
+    """
+    if surface.config is None:
+        try:
+            surface.config = perdure.load_config(surface.common.config)
+        except perdure.Rejected as error:
+            raise UsageProblem(error.message, "see: perdure config check", code="config") from None
+        for warning in surface.config.warnings:
+            surface.terminal.say(warning, "warn")
+    return surface.config
+
+
+def store_of(surface: Surface) -> str:
+    """Answer the store's URL."""
+    config = config_of(surface)
+    return surface.common.store or config.values.store.url or default_store()
