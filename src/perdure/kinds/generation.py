@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
-from perdure.errors import Interrupted, PerdureError, ProviderError, Rejected
+from perdure.errors import Interrupted, PerdureError, ProviderError, Rejected, StrayCancellation
 from perdure.kinds.exchange import record_usage
 from perdure.kinds.polling import fetch_failed, poll_delay_ms
 from perdure.kinds.pump import Pump
@@ -187,6 +187,10 @@ class Generation:
             return
         except ProviderError as error:
             await self._failed(ctx, state, settings, error, asked=asked)
+            return
+        except StrayCancellation as error:
+            failure = ProviderError("interrupted", str(error))
+            await self._failed(ctx, state, settings, failure, asked=asked)
             return
         except PerdureError:
             raise
