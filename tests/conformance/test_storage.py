@@ -124,7 +124,7 @@ LAW = [
     pytest.param(values.a_deep_chain_of_forks_is_read, marks=pytest.mark.spec("VL-16", "SQ-09")),
     pytest.param(
         sessions.an_absent_session_is_created_only_when_asked,
-        marks=pytest.mark.spec("SN-05", "ST-27"),
+        marks=pytest.mark.spec("ST-27"),
     ),
     pytest.param(sessions.names_are_compared_by_bytes, marks=pytest.mark.spec("SN-03")),
     pytest.param(sessions.bad_names_are_refused, marks=pytest.mark.spec("SN-03")),
@@ -134,7 +134,7 @@ LAW = [
     pytest.param(sessions.a_reader_works_beside_the_writer, marks=pytest.mark.spec("SN-10")),
     pytest.param(sessions.openings_are_kept, marks=pytest.mark.spec("SN-14")),
     pytest.param(sessions.sessions_never_see_each_other, marks=pytest.mark.spec("ST-28")),
-    pytest.param(sessions.a_deleted_session_is_gone, marks=pytest.mark.spec("SN-08")),
+    pytest.param(sessions.a_deleted_session_is_gone),
 ]
 
 

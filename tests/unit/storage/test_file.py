@@ -22,6 +22,7 @@ from perdure.records.sessions import TaskScan
 from perdure.records.writes import RetireScope
 from perdure.storage.sqlite import SqliteSessions
 from perdure.storage.sqlite.connect import FORMAT, Step, open_writer, prepare_container
+from perdure.storage.sqlite.rows import SessionRows
 from perdure.testing.manual_clock import ManualClock
 from perdure.testing.storage_history import History, value_at
 from perdure.testing.storage_lab import Batch, Lab, journal
@@ -138,7 +139,6 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     await sessions.close()
 
 
-@pytest.mark.spec("SN-05")
 async def test_reading_an_absent_container_makes_no_file(tmp_path: Path) -> None:
     sessions = container(tmp_path)
     assert await sessions.page(after=None, limit=5) == []
@@ -400,6 +400,71 @@ async def test_a_payload_stands_once(tmp_path: Path) -> None:
         await batch.commit()
     data = (tmp_path / "store.db").read_bytes()
     assert data.count(b"needle-needle-needle-needle-needle-") == 4
+
+
+async def test_a_rebuild_that_breaks_off_leaves_the_old_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as storage:
+        await count_up(storage, 5)
+    before = sql(tmp_path, "SELECT * FROM session_value")
+    calls: list[object] = []
+
+    def break_off(rows: SessionRows, commit: object, scope: object) -> None:
+        calls.append(commit)
+        if len(calls) == 3:
+            raise OSError("no more")
+
+    monkeypatch.setattr(SessionRows, "apply", break_off)
+    sessions = container(tmp_path)
+    with pytest.raises(Faulted, match="no more"):
+        await sessions.rebuild()
+    await sessions.close()
+    assert sql(tmp_path, "SELECT * FROM session_value") == before
+
+
+@pytest.mark.spec("SN-14")
+async def test_ten_thousand_openings_are_small(tmp_path: Path) -> None:
+    async with opened(tmp_path):
+        pass
+    before = (tmp_path / "store.db").stat().st_size
+    conn = sqlite3.connect(tmp_path / "store.db")
+    rows = [
+        (1, epoch, 4_000_000, "a-host-with-a-long-name", 10**12, 10**12)
+        for epoch in range(2, 10_001)
+    ]
+    conn.executemany("INSERT INTO opening VALUES (?,?,?,?,?,?)", rows)
+    conn.commit()
+    conn.close()
+    assert (tmp_path / "store.db").stat().st_size - before < 2 * 2**20
+
+
+@pytest.mark.spec("SN-07")
+async def test_a_damaged_session_is_listed_with_the_reason(tmp_path: Path) -> None:
+    sessions = container(tmp_path)
+    for name in ("a", "b", "c"):
+        await (await sessions.open(name, create=True)).close()
+    sql(tmp_path, "UPDATE session SET owner = '{broken' WHERE name = 'b'")
+    page = await sessions.page(after=None, limit=9)
+    assert [info.damaged is None for info in page] == [True, False, True]
+    assert "owner" in str(page[1].damaged)
+    await sessions.close()
+
+
+@pytest.mark.spec("SX-06")
+async def test_a_looser_store_is_used_as_it_is_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path):
+        pass
+    (tmp_path / "store.db").chmod(0o644)
+    for _ in range(2):
+        caplog.clear()
+        async with opened(tmp_path, create=False) as storage:
+            await count_up(storage, 1)
+        assert len(caplog.records) == 1
+        assert "store.db" in caplog.text
+    assert stat.S_IMODE((tmp_path / "store.db").stat().st_mode) == 0o644
 
 
 async def test_openings_beyond_the_limit_are_folded(

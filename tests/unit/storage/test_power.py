@@ -61,7 +61,6 @@ async def test_sixty_commits_with_ten_barriers_sync_ten_times(
     await sessions.close()
 
 
-@pytest.mark.spec("BR-05")
 async def test_one_sync_serves_the_barriers_of_a_group(rig: PowerRig, tmp_path: Path) -> None:
     sessions = container(tmp_path)
     storages = [await sessions.open(f"s{number}", create=True) for number in range(20)]

@@ -7,8 +7,10 @@ a container is never written; files are private to their owner (SX-06).
 """
 
 import fcntl
+import logging
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -36,6 +38,7 @@ Migrations: TypeAlias = tuple[tuple[int, Step], ...]
 
 MIGRATIONS: Final[Migrations] = ()
 
+_LOG: Final = logging.getLogger("perdure.storage")
 _FOLDER: Final = Path(__file__).parent
 _DAMAGE: Final = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
 _WAITED: Final = frozenset({"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"})
@@ -77,13 +80,21 @@ def blobs_beside(path: Path, *, sync: bool) -> Blobs:
     return Blobs(path.with_name(path.name + ".blobs"), sync=sync)
 
 
-def create_private(path: Path) -> None:
-    """Create an absent file that only its owner reads, whatever the umask (SX-06)."""
+def create_private(path: Path) -> bool:
+    """Create an absent file that only its owner reads, whatever the umask; say whether it was."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     except FileExistsError:
-        return
+        return False
     os.close(handle)
+    return True
+
+
+def warn_if_loose(path: Path) -> None:
+    """Log one warning about a store that others may read; it is used as it is (SX-06)."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & ~FILE_MODE:
+        _LOG.warning("%s may be read by others: its mode is %03o, not %03o", path, mode, FILE_MODE)
 
 
 @contextmanager

@@ -45,7 +45,12 @@ TABLES: Final = ("journal", "opening", "working_value", "working_element", *INDE
 
 def info_of(row: tuple[object, ...]) -> tuple[int, SessionInfo]:
     """Answer a session's number in this file, and its facts."""
-    number, sid, name, created, time_ms, head, epoch, owner = row
+    number, sid, name, created, time_ms, head, epoch, written = row
+    owner, damaged = None, None
+    try:
+        owner = None if written is None else msgspec.json.decode(str(written), type=Owner)
+    except msgspec.MsgspecError as error:
+        damaged = f"the owner of the session cannot be read: {error}"
     info = msgspec.convert(
         {
             "id": sid,
@@ -55,10 +60,11 @@ def info_of(row: tuple[object, ...]) -> tuple[int, SessionInfo]:
             "last_seq": head,
             "format": FORMAT,
             "epoch": epoch,
-            "owner": None if owner is None else msgspec.json.decode(str(owner)),
         },
         SessionInfo,
     )
+    if owner is not None or damaged is not None:
+        info = structs.replace(info, owner=owner, damaged=damaged)
     assert isinstance(number, int)
     return number, info
 

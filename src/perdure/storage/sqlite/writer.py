@@ -29,6 +29,7 @@ from perdure.storage.sqlite.connect import (
     open_writer,
     prepare_container,
     translated,
+    warn_if_loose,
 )
 from perdure.storage.sqlite.journal import insert_row
 from perdure.storage.sqlite.rows import SessionRows
@@ -291,7 +292,8 @@ class Writer:
         if self._conn is None:
             try:
                 with creating(self.path, self._busy_ms):
-                    create_private(self.path)
+                    if not create_private(self.path):
+                        warn_if_loose(self.path)
                     conn = open_writer(self.path, self._busy_ms)
                     prepare_container(conn, self.path)
                 if self._broken is not None:
