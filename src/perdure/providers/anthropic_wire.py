@@ -12,7 +12,7 @@ from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP, Anthro
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
 from perdure.ports import Clock
-from perdure.providers.config import Provider, ProviderConfig, check_config, tls_of
+from perdure.providers.config import Provider, ProviderConfig, check_config, tls_of, uses_proxies
 from perdure.providers.pydantic_ai import LEVELS, Pricing, PydanticAiModels
 from perdure.records.models import ModelRequest
 from perdure.records.settings import ThinkingLevel
@@ -32,7 +32,9 @@ class AnthropicWire:
         timeout = httpx2.Timeout(
             config.silence_timeout_ms / 1_000, connect=config.connect_timeout_ms / 1_000
         )
-        self._http = httpx2.AsyncClient(verify=tls_of(config), timeout=timeout)
+        self._http = httpx2.AsyncClient(
+            verify=tls_of(config), trust_env=uses_proxies(config), timeout=timeout
+        )
         self._client = AsyncAnthropic(
             api_key="none",
             base_url=config.base_url,

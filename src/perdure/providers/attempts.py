@@ -50,6 +50,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     settings: ModelSettings
     parameters: ModelRequestParameters
     background: bool
+    hide: Callable[[str], str]
     ended: Callable[[], bool]
 
 
@@ -204,17 +205,18 @@ class Attempt:
             failed = ProviderError("interrupted", "the stream was closed before its end")
         else:
             failed = failure(error, now_ms=self._models.clock.now_ms())
+        said = failed.message if self._plan is None else self._plan.hide(failed.message)
         maker = self._maker
         partial = None
         if maker is not None and maker.reducer.finished_parts():
-            why = MessageError(code=failed.code, message=failed.message)
+            why = MessageError(code=failed.code, message=said)
             response = None if stream is None else stream.get()
             stop: StopReason = "aborted" if error is None else "error"
             partial = self._message(maker, stop, response, why)
         usage = None if stream is None else usage_of(stream.usage, finished=_finished(stream))
         return ProviderError(
             failed.code,
-            failed.message,
+            said,
             status=failed.status,
             retry_after_ms=failed.retry_after_ms,
             partial=partial,

@@ -198,6 +198,15 @@ def tls_of(config: ProviderConfig) -> ssl.SSLContext | bool:
     Reading the certificates takes a tenth of a second, and a context without any refuses every
     server, so nothing is lost when such a server should point to a TLS one.
     """
-    if config.base_url is not None and config.base_url.startswith("http:"):
+    if _is_plain(config):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return True
+
+
+def uses_proxies(config: ProviderConfig) -> bool:
+    """Say whether the environment's proxies apply: not to a plain http server near by."""
+    return not _is_plain(config)
+
+
+def _is_plain(config: ProviderConfig) -> bool:
+    return config.base_url is not None and config.base_url.startswith("http:")

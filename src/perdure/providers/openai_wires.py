@@ -17,7 +17,7 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from perdure.ports import Clock
-from perdure.providers.config import Provider, ProviderConfig, check_config, tls_of
+from perdure.providers.config import Provider, ProviderConfig, check_config, tls_of, uses_proxies
 from perdure.providers.pydantic_ai import Pricing, PydanticAiModels
 from perdure.records.models import ModelRequest
 from perdure.records.settings import ThinkingLevel
@@ -74,18 +74,17 @@ class _WatchedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _WatchedTransport(httpx2.AsyncHTTPTransport):
-    """A transport whose responses can be watched to their end."""
+async def _drop_stand_in(request: httpx2.Request) -> None:
+    """Send no key where there is none."""
+    if request.headers.get("authorization") == f"Bearer {NO_KEY}":
+        del request.headers["authorization"]
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, without the stand-in for a key, and watch the answer's body."""
-        if request.headers.get("authorization") == f"Bearer {NO_KEY}":
-            del request.headers["authorization"]
-        response = await super().handle_async_request(request)
-        tail = _TAIL.get()
-        if tail is not None and isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _WatchedStream(response.stream, tail)
-        return response
+
+async def _watch_tail(response: httpx2.Response) -> None:
+    """Show a response's last bytes to the request that waits for it."""
+    tail = _TAIL.get()
+    if tail is not None and isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _WatchedStream(response.stream, tail)
 
 
 class _PlainChatModel(OpenAIChatModel):
@@ -107,7 +106,10 @@ class OpenAiWire:
             config.silence_timeout_ms / 1_000, connect=config.connect_timeout_ms / 1_000
         )
         self._http = httpx2.AsyncClient(
-            transport=_WatchedTransport(verify=tls_of(config)), timeout=timeout
+            verify=tls_of(config),
+            trust_env=uses_proxies(config),
+            timeout=timeout,
+            event_hooks={"request": [_drop_stand_in], "response": [_watch_tail]},
         )
         self._client = AsyncOpenAI(
             api_key=NO_KEY,

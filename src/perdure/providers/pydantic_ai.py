@@ -232,6 +232,7 @@ class PydanticAiModels:
             settings=cast("ModelSettings", settings),
             parameters=_parameters(request),
             background=bool(options.get("background")),
+            hide=_hider(key),
             ended=self._wire.end_marks(),
         )
 
@@ -295,6 +296,11 @@ class PydanticAiModels:
             return None
         cost = await self._pricing(model, usage)
         return usage if cost is None else structs.replace(usage, cost=cost)
+
+
+def _hider(key: str | None) -> Callable[[str], str]:
+    """Take a key out of what a server said: some repeat it in their errors (GN-46)."""
+    return lambda text: text.replace(key, "[key]") if key else text
 
 
 def _options(request: ModelRequest) -> dict[str, Any]:

@@ -78,7 +78,12 @@ class _Growing:
     def __init__(self, index: int) -> None:
         self.index = index
         self.repair = TextRepair()
-        self.raw = ""
+        self.pieces: list[str] = []
+
+    @property
+    def raw(self) -> str:
+        """Join what the vendor sent so far."""
+        return "".join(self.pieces)
 
 
 class FrameMaker:
@@ -135,10 +140,8 @@ class FrameMaker:
         known = self._growing.get(index)
         if known is not None:
             # The vendor replaces a part it started; what it holds more than before is added.
-            text = _part_text(part)
-            yield from self._grow(
-                index, text[len(known.raw) :] if text.startswith(known.raw) else ""
-            )
+            text, had = _part_text(part), known.raw
+            yield from self._grow(index, text[len(had) :] if text.startswith(had) else "")
             return
         empty = self._empty(part)
         growing = _Growing(self._count)
@@ -173,7 +176,7 @@ class FrameMaker:
         growing = self._growing.get(index)
         if growing is None or not piece:
             return
-        growing.raw += piece
+        growing.pieces.append(piece)
         text = growing.repair.add(piece)
         if text:
             yield self._kept(DeltaFrame(part_index=growing.index, delta_text=text))
@@ -264,6 +267,8 @@ class Running:
         if task is not None and not task.done():
             task.cancel()
             await asyncio.wait({task})
+        if task is not None and task.done() and not task.cancelled():
+            task.exception()  # seen, also when nobody asks for the outcome
 
     async def put(self, frame: Frame) -> None:
         """Hand a frame to the consumer; wait while it is slow."""

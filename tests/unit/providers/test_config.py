@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from perdure.errors import ProviderError, Rejected
-from perdure.providers.config import HOSTED, Provider, ProviderConfig, check_config
+from perdure.providers.config import (
+    HOSTED,
+    Provider,
+    ProviderConfig,
+    check_config,
+    uses_proxies,
+)
 from perdure.records.codec import encode
 from perdure.records.messages import AssistantMessage, text_message
 from perdure.records.models import DeferredHandle
@@ -137,12 +143,16 @@ async def test_a_key_is_in_nothing_that_is_kept(
     wire: WireName, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    replies = (WireReply(), WireError(status=401, type="authentication_error"), WireReply())
+    echo = WireError(
+        status=401, type="authentication_error", message="the key sk-very-secret is wrong"
+    )
+    replies = (WireReply(), echo, WireReply())
     async with WireServer(*replies) as server:
         models, model = models_for(wire, server, key=lambda: "sk-very-secret")
         _, outcome = await play(models, request(model))
         with pytest.raises(ProviderError) as caught:
             await play(models, request(model))
+        assert "the key [key] is wrong" in caught.value.message
         kept = [encode(outcome), repr(caught.value).encode(), caplog.text.encode()]
         if wire == "openai":
             _, later = await play(models, request(model, options={"background": True}))
@@ -219,6 +229,15 @@ async def test_the_window_is_configured_or_listed_or_unknown() -> None:
             assert info == again
             assert info.context_window == window
             assert len(server.requests) == (0 if "window" in settings else 1)
+
+
+async def test_proxies_are_for_servers_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    for wire in WIRES:
+        assert await key_sent(wire, key=lambda: "k") == "Bearer k"
+    assert uses_proxies(ProviderConfig())
+    assert uses_proxies(ProviderConfig(base_url="https://models.example.org"))
 
 
 async def test_a_server_that_lists_nothing_leaves_the_window_unknown() -> None:

@@ -342,3 +342,19 @@ async def test_usage_rides_along_with_a_failure_after_it(wire: WireName) -> None
     usage = caught.value.usage
     assert isinstance(usage, Usage)
     assert (usage.input, usage.output, usage.cache_read) == (60, 20, 40)
+
+
+async def test_a_failure_nobody_asks_about_is_quiet() -> None:
+    async with WireServer() as server:
+        models, model = models_for("openai-chat", server)
+        async with models.stream(request(model)) as stream:
+            assert [frame async for frame in stream] == []
+        await models.close()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_long_reply_costs_what_its_length_says(wire: WireName) -> None:
+    pieces = ("word ",) * 4_000
+    frames, outcome = await replied(wire, WireReply(parts=(WireText(pieces=pieces),)))
+    assert message_of(outcome).text == "word " * 4_000
+    assert len(frames) == 4_002
