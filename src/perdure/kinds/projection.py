@@ -13,9 +13,22 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from perdure.kinds.content import ContentKind
+from perdure.kinds.sendable import (
+    CallName,
+    is_blank,
+    sendable_assistant,
+    sendable_result,
+    sendable_user,
+)
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry, EntryMeta
-from perdure.records.messages import Message, TextPart
+from perdure.records.messages import (
+    AssistantMessage,
+    Message,
+    TextPart,
+    ToolResultMessage,
+    UserMessage,
+)
 from perdure.records.seqs import Seq
 
 
@@ -53,10 +66,10 @@ class MessageView(Sequence[Message]):
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """Where a message comes from: its entry, and the entry's index of its first part."""
+    """Where a message comes from: its entry, and the entry's indexes of the parts that are sent."""
 
     entry: Seq
-    first_part: int
+    parts: Sequence[int]
 
 
 class Projected(Struct, frozen=True, kw_only=True):
@@ -78,6 +91,7 @@ class _Cache:
         self.sources: list[Source] = []
         self.tokens = 0
         self.silent: set[Seq] = set()
+        self.renames: dict[Seq, Mapping[int, CallName]] = {}
 
 
 _Result = tuple[int, Seq, Message]
@@ -151,16 +165,25 @@ class Projections:
         if kind.facts.answers:
             if meta.answers is not UNSET and meta.answers not in cache.silent:
                 index = 0 if found.call_index is UNSET else found.call_index
-                results.extend((index, found.id, message) for message in messages)
+                renamed = cache.renames.get(meta.answers, {}).get(index)
+                results.extend(
+                    (index, found.id, sendable_result(message, renamed))
+                    for message in messages
+                    if isinstance(message, ToolResultMessage)
+                )
             return
         _place(cache, results)
-        if not messages:
-            cache.silent.add(found.id)
+        sent = 0
         first_part = 0
         for message in messages:
-            cache.messages.append(message)
-            cache.sources.append(Source(entry=found.id, first_part=first_part))
+            sendable = _sendable(cache, message, found.id)
+            if sendable is not None:
+                cache.messages.append(sendable)
+                cache.sources.append(_source(found.id, message, first_part))
+                sent += 1
             first_part += len(message.content)
+        if not sent:
+            cache.silent.add(found.id)
 
     def _without_refused(
         self, messages: Sequence[Message], sources: Sequence[Source], provider: str
@@ -174,7 +197,7 @@ class Projections:
         parts = list(message.content)
         changed = False
         for at in range(len(parts)):
-            reasons = self._refused.get((source.entry, source.first_part + at))
+            reasons = self._refused.get((source.entry, source.parts[at]))
             if reasons is not None and provider in reasons:
                 note = f"[left out: the provider refused this part: {reasons[provider]}]"
                 parts[at] = TextPart(text=note)
@@ -187,5 +210,21 @@ def _place(cache: _Cache, results: list[_Result]) -> None:
     results.sort(key=lambda result: result[0])
     for _, entry_id, message in results:
         cache.messages.append(message)
-        cache.sources.append(Source(entry=entry_id, first_part=0))
+        cache.sources.append(_source(entry_id, message, 0))
     results.clear()
+
+
+def _sendable(cache: _Cache, message: Message, entry_id: Seq) -> Message | None:
+    """Answer a message as it may be sent, None when nothing is left of it."""
+    if isinstance(message, AssistantMessage):
+        sendable, renames = sendable_assistant(message, entry_id)
+        if renames:
+            cache.renames[entry_id] = renames
+        return sendable
+    return sendable_user(message) if isinstance(message, UserMessage) else message
+
+
+def _source(entry_id: Seq, message: Message, first_part: int) -> Source:
+    """Say which parts of the entry a stored message's sent parts are."""
+    kept = [first_part + at for at, part in enumerate(message.content) if not is_blank(part)]
+    return Source(entry=entry_id, parts=kept or [first_part])

@@ -48,7 +48,7 @@ def refused_part_of(error: ProviderError, asked: Asked) -> RefusedPart | None:
     source = asked.sources[place[0]]
     return RefusedPart(
         entry=source.entry,
-        part=source.first_part + place[1],
+        part=source.parts[place[1]],
         provider=asked.request.model.provider,
         reason=error.message[:REASON_CHARACTERS_MAX],
     )
