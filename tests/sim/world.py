@@ -26,6 +26,8 @@ from perdure.opening import Ports
 from perdure.ports import Storage, Tool, ToolContext
 from perdure.providers.script import Deferred, Reply, call, fail, say
 from perdure.providers.scripted import ScriptedModels
+from perdure.records.addresses import USAGE as USAGE_ADDRESS
+from perdure.records.addresses import Address
 from perdure.records.messages import (
     TextPart,
     ToolCallPart,
@@ -34,8 +36,15 @@ from perdure.records.messages import (
     UserMessage,
 )
 from perdure.records.models import DeferredHandle, ModelOutcome, ModelRequest
+from perdure.records.seqs import NO_SEQ, Seq
+from perdure.records.sessions import (
+    ConversationScan,
+    EntryScan,
+    ListPage,
+    TaskScan,
+)
 from perdure.records.writes import Commit
-from perdure.storage.memory import MemorySessions
+from perdure.storage.memory import MemorySessions, replay
 from perdure.testing.crash_rig.audit import (
     TaskRow,
     end_faults,
@@ -48,6 +57,26 @@ from perdure.testing.strict_wire import refusals
 from perdure.toolkits.define import tool
 
 T = TypeVar("T")
+
+USAGE_LIST: Final = USAGE_ADDRESS.address()
+
+ACTIONS: Final[dict[str, int]] = {
+    "accept": 6,
+    "accept twice": 2,
+    "follow up": 3,
+    "steer": 3,
+    "next run": 1,
+    "append message": 1,
+    "cancel": 1,
+    "flush": 1,
+    "abort": 2,
+    "prompt": 2,
+    "give up": 1,
+    "again": 1,
+    "configure": 1,
+    "reset": 1,
+}
+"""What hands do, and how often."""
 
 LIVES: Final = 5
 ACTIONS_MAX: Final = 8
@@ -142,6 +171,7 @@ class World:
         self.effects: Counter[str] = Counter()
         self.reported: list[tuple[int, int]] = []
         self.acks: dict[str, int] = {}
+        self.queued: dict[str, int] = {}
         self.faults: list[str] = []
         self.said = 0
         self.trace: list[str] = []
@@ -202,8 +232,10 @@ class World:
         if last.state != "answered":
             self.faults.append(f"the last message ended {last.state}: {last.error}")
         journal = await read_journal(cast("Storage", storage))
+        self.faults += await _replay_faults(cast("Storage", storage))
         await harness.close()
-        lost = [key for key, seq in self.acks.items() if journal.requests.get(key) != seq]
+        said = {**self.acks, **self.queued}
+        lost = [key for key, seq in said.items() if journal.requests.get(key) != seq]
         return [
             *(f"the accepted input {key} is lost" for key in lost),
             *end_faults(journal),
@@ -245,18 +277,15 @@ class World:
             await self._act(harness, root, f"r{life}-{number}")
 
     async def _act(self, harness: Harness, root: Conversation, key: str) -> None:
-        action = self.chance.choices(
-            ("accept", "accept twice", "follow up", "abort", "prompt", "give up", "again"),
-            weights=(6, 2, 3, 2, 2, 1, 1),
-        )[0]
+        action = self.chance.choices(tuple(ACTIONS), weights=tuple(ACTIONS.values()))[0]
         self.trace.append(action)
         match action:
             case "accept":
                 await self._say(root, key)
             case "accept twice":
                 await asyncio.gather(self._say(root, key), self._say(root, key))
-            case "follow up":
-                await root.follow_up(f"more of {key}")
+            case "follow up" | "steer" | "next run" | "append message":
+                await self._queue(root, action, key)
             case "abort":
                 await root.abort()
             case "prompt":
@@ -265,8 +294,32 @@ class World:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.2):
                         await root.prompt(self._text(key))
-            case _:
+            case "again":
                 await self._again(root)
+            case _:
+                await self._change(root, action)
+
+    async def _change(self, root: Conversation, action: str) -> None:
+        match action:
+            case "cancel":
+                inbox = (await root.state()).inbox
+                await root.cancel_queued(self.chance.choice(inbox).id if inbox else Seq(1))
+            case "flush":
+                with contextlib.suppress(Rejected):
+                    await root.flush()
+            case "reset":
+                with contextlib.suppress(Rejected):
+                    await root.reset_context(())
+            case "configure":
+                mode = self.chance.choice(("all", "one-at-a-time"))
+                await root.configure(steering_mode=mode, follow_up_mode=mode)
+            case _:
+                raise AssertionError(action)
+
+    async def _queue(self, root: Conversation, action: str, key: str) -> None:
+        verb = action.replace(" ", "_")
+        accepted = await getattr(root, verb)(self._text(key), request_id=key)
+        self.queued[key] = accepted.input_id
 
     async def _say(self, root: Conversation, key: str) -> None:
         accepted = await root.accept(self._text(key), request_id=key)
@@ -407,7 +460,9 @@ class StrictModels:
         return getattr(self._inner, name)
 
     def stream(self, request: ModelRequest) -> Any:
-        self._world.faults += [f"strict wire: {refusal}" for refusal in refusals(request)]
+        # A reset before the request leaves nothing to send: the provider says so, the input fails.
+        if request.messages:
+            self._world.faults += [f"strict wire: {refusal}" for refusal in refusals(request)]
         return _Noted(self._inner.stream(request), self._world, (request.task_id, request.attempt))
 
     async def poll(self, handle: DeferredHandle) -> ModelOutcome:
@@ -448,6 +503,30 @@ class _Noted:
     def _note(self, usage: Usage | None) -> None:
         if usage is not None:
             self._world.reported.append(self._attempt)
+
+
+def _plain(found: object) -> bytes:
+    return msgspec.json.encode(found, enc_hook=list)
+
+
+async def _replay_faults(storage: Storage) -> list[str]:
+    """A fresh store made of the journal alone gives every answer the session gives (IV-01)."""
+    commits = await storage.commits(after=NO_SEQ, limit=1_000)
+    while page := await storage.commits(after=commits[-1].last_seq, limit=1_000):
+        commits = [*commits, *page]
+    fresh = cast("Storage", replay(commits))
+    inputs = Address(kind="value", namespace="perdure.input")
+    faults: list[str] = []
+    for what, read in (
+        ("conversations", lambda one: one.scan_conversations(ConversationScan(limit=1_000))),
+        ("entries", lambda one: one.scan_entries(EntryScan(limit=10_000))),
+        ("tasks", lambda one: one.scan_tasks(TaskScan(limit=10_000))),
+        ("inputs", lambda one: one.scan_values(inputs, after=None, limit=1_000)),
+        ("usage", lambda one: one.elements(USAGE_LIST, ListPage(limit=1_000))),
+    ):
+        if _plain(await read(storage)) != _plain(await read(fresh)):
+            faults.append(f"{what} replayed from the journal differ from the session's")
+    return faults
 
 
 def _rounds(request: ModelRequest) -> int:

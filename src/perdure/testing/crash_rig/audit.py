@@ -38,11 +38,11 @@ TERMINAL: Final[Mapping[str, frozenset[str]]] = {
 FINAL: Final = frozenset({"answered", "stopped", "failed", "aborted", "withdrawn", "placed"})
 
 MOVES: Final[Mapping[str | None, frozenset[str]]] = {
-    None: frozenset({"queued", "open"}),
+    None: frozenset({"queued", "open", "placed"}),
     "queued": frozenset({"open", "withdrawn", "placed"}),
     "open": frozenset({"answered", "stopped", "failed", "aborted"}),
 }
-"""What an input's state may become (D01)."""
+"""What an input's state may become (D01); a write of an idle conversation is placed at once."""
 
 
 class TaskRow(Struct, kw_only=True):
