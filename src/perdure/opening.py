@@ -7,6 +7,7 @@ provider pays for none.
 
 import asyncio
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -212,8 +213,10 @@ class OpenSession:
             return None
         place = launch_root(self._url)
         if place is None:
-            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-"))
-            place = Path(folder)
+            place = Path(tempfile.mkdtemp(prefix="perdure-"))
+            self._stack.push_async_callback(
+                ports.threads.run, "close", partial(shutil.rmtree, place, ignore_errors=True)
+            )
         local = load("perdure.hosts.processes").LocalProcesses(place, ports.threads)
         return cast("ProcessHost", local)
 
