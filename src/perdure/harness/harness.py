@@ -7,7 +7,7 @@ it creates the root conversation with its initial values in one command (OP-02).
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -50,7 +50,7 @@ from perdure.records.sessions import (
     SessionInfo,
 )
 from perdure.records.settings import ALL_TOOLS
-from perdure.records.tasks import Role
+from perdure.records.tasks import Task
 from perdure.records.usage import UsageTotals
 from perdure.records.writes import Commit, InsertConversation
 
@@ -87,8 +87,8 @@ class Harness:
         )
         line.residency.listen_drops(services.projections.forget)
         await line.hydrate()
-        _check_live(line, kinds)
-        await _check_content(line, storage, options)
+        await _check_live(line, storage, kinds)
+        _check_content(line, services, options)
         await _load_refused(storage, services)
         root_id = await _root(line, storage, services)
         scheduler = Scheduler(
@@ -179,9 +179,9 @@ class Harness:
         """Run one command of a working scope; True after a commit."""
         return await self._core.shielded(self._core.line.submit_working(scope, build, host=True))
 
-    async def get_value(self, address: SessionValue[Any], default: T) -> Any | T:
-        """Answer a session value, or `default` when nothing is stored."""
-        raw = await self._core.line.value(address.address())
+    async def get_value(self, address: SessionValue[Any] | Address, default: T) -> Any | T:
+        """Answer a session or working value, or `default` when nothing is stored."""
+        raw = await self._core.line.value(_bound(address, "value"))
         return default if raw is None else decode_json(raw)
 
     async def set_value(self, address: SessionValue[Any], value: object) -> None:
@@ -204,9 +204,11 @@ class Harness:
         await self.command(lambda tx: seqs.append(tx.append_list(address, value, tag=tag)))
         return seqs[0]
 
-    async def read_list(self, address: SessionList[Any], page: ListPage) -> Sequence[ListElement]:
-        """Answer a page of a session list."""
-        return await self._core.storage.elements(address.address(), page)
+    async def read_list(
+        self, address: SessionList[Any] | Address, page: ListPage
+    ) -> Sequence[ListElement]:
+        """Answer a page of a session or working list."""
+        return await self._core.storage.elements(_bound(address, "list"), page)
 
     async def commits(self, *, after: Seq = NO_SEQ, limit: int = 100) -> Sequence[Commit]:
         """Answer main commits in order (BR-10)."""
@@ -255,6 +257,16 @@ class Harness:
         return msgspec.structs.replace(report, threads=tuple(core.services.threads.stuck()))
 
 
+def _bound(address: SessionValue[Any] | SessionList[Any] | Address, kind: str) -> Address:
+    """Answer an address of this kind; raises Rejected `invariant` for any other (VL-04)."""
+    given: object = address
+    if isinstance(given, SessionValue | SessionList):
+        given = cast("SessionValue[Any] | SessionList[Any]", given).address()
+    if not isinstance(given, Address) or given.kind != kind:
+        raise Rejected("invariant", f"{address!r} is no {kind} of the session")
+    return given
+
+
 def _assemble(
     storage: Storage, options: HarnessOptions
 ) -> tuple[Services, dict[str, TaskKind], KindTable]:
@@ -295,44 +307,61 @@ def _unheard(error: BaseException, task_id: int | None) -> None:
     """Drop a report that the host did not ask for."""
 
 
-def _check_live(line: Line, kinds: dict[str, TaskKind]) -> None:
+async def _check_live(line: Line, storage: Storage, kinds: dict[str, TaskKind]) -> None:
     """Refuse live tasks of unknown kinds or statuses, and dangling dependencies (OP-03)."""
     faults: list[str] = []
+    named: dict[Seq, Seq] = {}
     for task in line.residency.live_tasks():
-        kind = kinds.get(task.kind)
-        if kind is None:
-            faults.append(f"task {task.id} is of the unknown kind {task.kind!r}")
-            continue
-        role = kind.facts.roles.get(task.status)
-        if role is None:
-            faults.append(f"{task.kind} task {task.id} has the unknown status {task.status!r}")
-            continue
-        if role is not Role.TERMINAL:
-            try:
-                decode(task.state_json, kind.facts.state)
-            except ValueError as error:
-                faults.append(f"the state of {task.kind} task {task.id} does not fit: {error}")
+        named.update((target, task.id) for target in task.after)
+        fault = _task_fault(task, kinds.get(task.kind))
+        if fault is not None:
+            faults.append(fault)
+    absent = [target for target in named if line.residency.task(target) is None]
+    if absent:
+        found = await storage.tasks(absent)
+        faults += [
+            f"task {named[target]} depends on task {target}, which does not exist"
+            for target in absent
+            if target not in found
+        ]
     if faults:
         raise Rejected("invariant", "this release cannot run the session: " + "; ".join(faults))
 
 
-async def _check_content(line: Line, storage: Storage, options: HarnessOptions) -> None:
-    """Refuse entries of unknown kinds on live context lists, unless told to skip them (OP-28)."""
+def _task_fault(task: Task, kind: TaskKind | None) -> str | None:
+    if kind is None:
+        return f"task {task.id} is of the unknown kind {task.kind!r}"
+    if task.status not in kind.facts.roles:
+        return f"{task.kind} task {task.id} has the unknown status {task.status!r}"
+    try:
+        decode(task.state_json, kind.facts.state)
+    except ValueError as error:
+        return f"the state of {task.kind} task {task.id} does not fit: {error}"
+    return None
+
+
+def _check_content(line: Line, services: Services, options: HarnessOptions) -> None:
+    """Refuse entries of unknown kinds on live context lists, or report them once (OP-28)."""
     unknown: dict[str, list[Seq]] = {}
-    live = dict.fromkeys(task.conv_id for task in line.residency.live_tasks())
-    for conv_id in live:
+    for conv_id in dict.fromkeys(task.conv_id for task in line.residency.live_tasks()):
         state = line.residency.conversation(conv_id)
         for entry_id in () if state is None else state.context:
             entry = line.residency.entry(entry_id)
             if entry is not None and line.kinds.content(entry.kind) is None:
                 unknown.setdefault(entry.kind, []).append(entry_id)
-    if unknown and options.unknown_content != "skip":
-        raise Rejected(
-            "invariant",
-            "entries of unknown content kinds stand on live context lists: "
-            + "; ".join(f"{kind!r}: {ids}" for kind, ids in unknown.items())
-            + "; register the kind, or open with unknown_content='skip'",
+    if not unknown:
+        return
+    named = "; ".join(f"{kind!r}: {ids}" for kind, ids in unknown.items())
+    if options.unknown_content == "skip":
+        services.report(
+            RuntimeWarning(f"entries of unknown content kinds are left out: {named}"), None
         )
+        return
+    raise Rejected(
+        "invariant",
+        f"entries of unknown content kinds stand on live context lists: {named}; register the "
+        f"kind, or open with unknown_content='skip'",
+    )
 
 
 async def _load_refused(storage: Storage, services: Services) -> None:
