@@ -5,6 +5,7 @@ from pathlib import Path
 from perdure.ports import Sessions
 from perdure.storage.memory import MemorySessions
 from perdure.storage.sqlite import SqliteSessions
+from perdure.testing.faulty_storage import FaultySessions
 from perdure.testing.manual_clock import ManualClock
 from perdure.testing.storage_suite import CountedRandomness
 
@@ -16,6 +17,18 @@ class MemoryPlace:
 
     def __init__(self) -> None:
         self._sessions = MemorySessions(clock=ManualClock(), randomness=CountedRandomness())
+
+    def sessions(self) -> Sessions:
+        return self._sessions
+
+
+class FaultyPlace:
+    """Memory behind a fault plan that picks nothing: the fake is held to the law as well."""
+
+    survives = False
+
+    def __init__(self) -> None:
+        self._sessions = FaultySessions(MemoryPlace().sessions())
 
     def sessions(self) -> Sessions:
         return self._sessions

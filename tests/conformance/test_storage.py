@@ -6,7 +6,7 @@ import pytest
 
 from perdure.testing.storage_checks import commits, reads, sessions, values
 from perdure.testing.storage_suite import CHECKS, Check, Place, run
-from tests.conformance.places import MemoryPlace, SqlitePlace
+from tests.conformance.places import FaultyPlace, MemoryPlace, SqlitePlace
 
 LAW = [
     pytest.param(commits.ids_are_the_seqs_of_their_writes, marks=pytest.mark.spec("ST-01")),
@@ -138,9 +138,15 @@ LAW = [
 ]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "faulty"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return MemoryPlace() if request.param == "memory" else SqlitePlace(tmp_path)
+    match request.param:
+        case "memory":
+            return MemoryPlace()
+        case "faulty":
+            return FaultyPlace()
+        case _:
+            return SqlitePlace(tmp_path)
 
 
 def test_the_table_names_every_check() -> None:

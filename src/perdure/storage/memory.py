@@ -74,6 +74,11 @@ class MemoryStorage(MemoryReads):
         """Answer the highest committed seq."""
         return self._index.last_seq
 
+    @property
+    def is_open(self) -> bool:
+        """Say whether the handle was not closed yet."""
+        return not self._closed
+
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
             raise Faulted("this session was opened before the process forked", code="forked")
@@ -150,6 +155,7 @@ class MemorySessions:
         handle = MemoryStorage(session, self._clock, read_only=read_only)
         if not read_only:
             session.writer = handle
+        self._handles = [one for one in self._handles if one.is_open]
         self._handles.append(handle)
         return handle
 

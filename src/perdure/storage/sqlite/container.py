@@ -106,7 +106,7 @@ class SqliteSessions:
         self._randomness = randomness
         self._reader: Reader | None = None
         self._writer: Writer | None = None
-        self._handles: list[SqliteStorage] = []
+        self._handles: dict[SqliteStorage, None] = {}
         self._pid = os.getpid()
         self._closed = False
 
@@ -142,9 +142,12 @@ class SqliteSessions:
         return handle
 
     def _handle(self, number: int, info: SessionInfo) -> SqliteStorage:
-        handle = SqliteStorage(self._reading(), info, number)
-        self._handles.append(handle)
+        handle = SqliteStorage(self._reading(), info, number, self._forget)
+        self._handles[handle] = None
         return handle
+
+    def _forget(self, handle: SqliteStorage) -> None:
+        self._handles.pop(handle, None)
 
     async def _find(self, name: str) -> tuple[int, SessionInfo]:
         return await self._reading().call(lambda conn: find(conn, name))
@@ -309,7 +312,7 @@ class SqliteSessions:
         """Close the handles, then both connections; the last one empties the write-ahead file."""
         if self._closed:
             return
-        for handle in self._handles:
+        for handle in list(self._handles):
             await handle.close()
         self._closed = True
         if os.getpid() == self._pid:

@@ -48,7 +48,13 @@ T = TypeVar("T")
 class SqliteStorage:
     """One session; make it with `SqliteSessions.open`."""
 
-    def __init__(self, reader: Reader, info: SessionInfo, session: int) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        info: SessionInfo,
+        session: int,
+        forget: Callable[["SqliteStorage"], None],
+    ) -> None:
         self._reader = reader
         self._info = info
         self._session = session
@@ -59,6 +65,7 @@ class SqliteStorage:
         self._pid = os.getpid()
         self._closed = False
         self._turn = asyncio.Lock()
+        self._forget = forget
 
     def own(self, opened: Opened) -> None:
         """Make this the writing handle of the session."""
@@ -147,7 +154,12 @@ class SqliteStorage:
         def query(conn: sqlite3.Connection) -> T:
             return work(ValueReads(conn, session, reader.blobs))
 
-        return await reader.call(query)
+        if self._opened is not None:
+            return await reader.call(query)
+        # A handle that does not write learns the head from what it reads.
+        head, answer = await reader.call(lambda conn: (head_of(conn, session), query(conn)))
+        self._last_seq, self._last_ms = head
+        return answer
 
     async def commits(self, *, after: Seq, limit: int) -> Sequence[Commit]:
         """Answer main commits in order."""
@@ -222,10 +234,19 @@ class SqliteStorage:
             self._closed = True
             return
         self._closed = True
+        self._forget(self)
         async with self._turn:
             opened, self._opened = self._opened, None
             if opened is not None:
                 await opened.close(faulted=self._fault is not None)
+
+
+def head_of(conn: sqlite3.Connection, session: int) -> tuple[Seq, int]:
+    """Answer last seq and time of a session, for a handle that does not write it."""
+    row = conn.execute("SELECT head, time FROM session WHERE id=?", (session,)).fetchone()
+    if row is None:
+        raise Rejected("not_found", "the session was deleted meanwhile")
+    return Seq(row[0]), row[1]
 
 
 def same_fault(error: Exception) -> Faulted:

@@ -33,6 +33,7 @@ from perdure.records.writes import (
     RetireScope,
     SettleTask,
     SetValue,
+    ValueWrite,
     Write,
 )
 from perdure.storage.admission import refuse
@@ -46,6 +47,7 @@ from perdure.storage.folding import (
     patch_settings,
 )
 from perdure.storage.sqlite.contexts import context_at
+from perdure.storage.sqlite.scopes import ScopeRows
 
 KNOWN_MAX: Final = 4096
 """Most ids and names a writer remembers for one session; then it starts again."""
@@ -70,23 +72,6 @@ DELETE_SESSION_VALUE: Final = "DELETE FROM session_value WHERE session=? AND nam
 INSERT_VERSION: Final = "INSERT INTO version (session, name, conv, seq, deleted) VALUES (?,?,?,?,?)"
 INSERT_ELEMENT: Final = "INSERT INTO element (session, name, conv, seq, tag) VALUES (?,?,?,?,?)"
 DELETE_ELEMENTS: Final = "DELETE FROM element WHERE session=? AND name=? AND conv=0"
-SET_WORKING_VALUE: Final = (
-    "INSERT INTO working_value (session, scope, namespace, key, seq, value) VALUES (?,?,?,?,?,?) "
-    "ON CONFLICT (session, scope, namespace, key) DO UPDATE SET seq=excluded.seq, "
-    "value=excluded.value"
-)
-DELETE_WORKING_VALUE: Final = (
-    "DELETE FROM working_value WHERE session=? AND scope=? AND namespace=? AND key=?"
-)
-INSERT_WORKING_ELEMENT: Final = (
-    "INSERT INTO working_element (session, scope, namespace, key, seq, tag, value) "
-    "VALUES (?,?,?,?,?,?,?)"
-)
-DELETE_WORKING_ELEMENTS: Final = (
-    "DELETE FROM working_element WHERE session=? AND scope=? AND namespace=? AND key=?"
-)
-RETIRE_VALUES: Final = "DELETE FROM working_value WHERE session=? AND scope=?"
-RETIRE_ELEMENTS: Final = "DELETE FROM working_element WHERE session=? AND scope=?"
 
 
 def present(value: Any) -> Any:
@@ -130,6 +115,7 @@ class SessionRows:
     def __init__(self, conn: sqlite3.Connection, session: int, *, rebuilding: bool = False) -> None:
         self.session = session
         self._rebuilding = rebuilding
+        self._scopes = ScopeRows(conn, session)
         self._conn = conn
         # One cursor for all statements: every result is read before the next one runs.
         self._execute = conn.cursor().execute
@@ -153,7 +139,8 @@ class SessionRows:
         """Write every row of an admitted commit; raises Rejected when one does not fit."""
         if scope is not None:
             for write in commit.writes:
-                _WORKING[type(write)](self, write)
+                assert isinstance(write, ValueWrite)
+                self._scopes.apply(write)
             return
         self._selected, self._whole = selected_ids(commit.writes)
         touched: dict[Seq, None] = {}
@@ -378,36 +365,11 @@ class SessionRows:
         name = self._name(write.namespace, write.key)
         self._execute(DELETE_ELEMENTS, (self.session, name))
 
-    # Working scopes
-
-    def set_working_value(self, write: SetValue) -> None:
-        """Set a working value in place: one row however often (SQ-11)."""
-        place = (self.session, write.working_scope, write.namespace, write.key)
-        value = bytes(write.value_json).decode()
-        self._execute(SET_WORKING_VALUE, (*place, write.seq, value))
-
-    def delete_working_value(self, write: DeleteValue) -> None:
-        """Delete a working value."""
-        place = (self.session, write.working_scope, write.namespace, write.key)
-        self._execute(DELETE_WORKING_VALUE, place)
-
-    def append_working_list(self, write: AppendList) -> None:
-        """Append a working element."""
-        place = (self.session, write.working_scope, write.namespace, write.key)
-        value = bytes(write.value_json).decode()
-        self._execute(INSERT_WORKING_ELEMENT, (*place, write.seq, present(write.tag), value))
-
-    def delete_working_list(self, write: DeleteList) -> None:
-        """Delete a working list."""
-        place = (self.session, write.working_scope, write.namespace, write.key)
-        self._execute(DELETE_WORKING_ELEMENTS, place)
-
     def retire_scope(self, write: RetireScope) -> None:
         """End a scope: its rows go in the transaction of the sibling main writes (SQ-03)."""
-        if self._rebuilding:
-            return  # what the scope holds today belongs to a later lifetime
-        self._execute(RETIRE_VALUES, (self.session, write.working_scope))
-        self._execute(RETIRE_ELEMENTS, (self.session, write.working_scope))
+        # In a rebuilding the rows of today belong to a later lifetime.
+        if not self._rebuilding:
+            self._scopes.retire(write)
 
 
 _Apply = Callable[[SessionRows, Any], Seq | None]
@@ -429,13 +391,5 @@ _MAIN: Final[Mapping[type, _Apply]] = MappingProxyType(
         AppendList: SessionRows.append_list,
         DeleteList: SessionRows.delete_list,
         RetireScope: SessionRows.retire_scope,
-    }
-)
-_WORKING: Final[Mapping[type, _Apply]] = MappingProxyType(
-    {
-        SetValue: SessionRows.set_working_value,
-        DeleteValue: SessionRows.delete_working_value,
-        AppendList: SessionRows.append_working_list,
-        DeleteList: SessionRows.delete_working_list,
     }
 )

@@ -120,6 +120,7 @@ async def a_reader_works_beside_the_writer(lab: Lab) -> None:
     await batch.commit()
     assert entry_id in await reader.entries([entry_id])
     assert await journal(reader) == await journal(lab.storage)
+    assert reader.last_seq == lab.storage.last_seq
     late = lab.main(reader)
     late.writes.clear()
     late.set("n", 1)
