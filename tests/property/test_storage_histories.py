@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.records.sessions import ConversationScan
+from perdure.testing.storage_checks import reads
 from perdure.testing.storage_checks.reads import compare_current, compare_entities, compare_values
 from perdure.testing.storage_history import History
 from perdure.testing.storage_lab import Lab, Place, journal
 from perdure.testing.storage_model import ReferenceModel
+from perdure.testing.storage_suite import run
 from tests.conformance.places import MemoryPlace, SqlitePlace
 
 SEEDS = st.integers(min_value=0, max_value=2**32)
@@ -78,5 +80,8 @@ def test_one_seed_writes_one_journal_on_every_backend(tmp_path: Path) -> None:
 @pytest.mark.deep
 @pytest.mark.spec("BR-11")
 @pytest.mark.timeout(300)
-def test_a_long_history_is_answered_alike(tmp_path: Path) -> None:
-    asyncio.run(compare(SqlitePlace(tmp_path), 11, 2_000))
+async def test_a_long_history_is_replayed_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "HISTORY_COMMITS", 2_000)
+    await run(reads.a_replay_answers_like_the_store, SqlitePlace(tmp_path))

@@ -57,6 +57,8 @@ class History:
                 self._conversation(batch)
             for _ in range(self._random.randint(1, 4)):
                 self._write(batch)
+            if not batch.writes:
+                batch.set(NAMESPACE, number)
             end = await batch.commit(barrier=number % 7 == 0)
             self.boundaries.append(end)
 
