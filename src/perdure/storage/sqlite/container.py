@@ -135,7 +135,7 @@ class SqliteSessions:
         if read_only or not create:
             number, info = await self._find(name)
             if read_only:
-                return self._handle(number, info)
+                return self._handle(number, alive(info))
         number, info, opened = await self._open_writing(name, create=create)
         handle = self._handle(number, info)
         handle.own(opened)
