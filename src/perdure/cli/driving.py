@@ -13,16 +13,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from perdure.cli.display import Display, task_label
-from perdure.cli.endings import Ending, Outcome, Problem, Waiting
+from perdure.cli.endings import Ending, Outcome, Problem, Waiting, ending_of
 from perdure.cli.events import AcceptedEvent, SignalEvent
 from perdure.cli.last import FOLDER
 from perdure.cli.stopping import GRACE_S, Stop
 from perdure.cli.surface import Surface
 from perdure.drive.outcomes import DriveOutcome, DriveResult
-from perdure.errors import Rejected
+from perdure.errors import Faulted, Rejected, StorageBusy, StorageDamaged
 from perdure.harness.conversation import Conversation
 from perdure.harness.harness import Harness
 from perdure.opening import OpenSession
@@ -47,9 +47,13 @@ OUTCOMES: Mapping[InputState, Outcome] = MappingProxyType(
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to drive. `text` None accepts nothing; `continuing` is the line that goes on later."""
+    """What to drive; `session` is None while it has no name, `text` when nothing is accepted.
+
+    `continuing` are the words of the line that goes on later, the name left out.
+    """
 
     opening: OpenSession
+    session: str | None
     continuing: Sequence[str]
     text: str | None = None
     request_id: str | None = None
@@ -65,18 +69,36 @@ async def drive(surface: Surface, plan: Plan) -> Ending:
     """Carry out a plan; whatever stops it, the session is closed cleanly.
 
     Raises:
-        Rejected, StorageBusy, Faulted: as opening, accepting and driving say.
+        Rejected: as opening, accepting and driving say.
+        Faulted: `defect`; any other fault is an ending that says how to go on.
     """
     stop = Stop(surface.terminal)
     with stop.listening(surface.common.timeout):
-        harness = await _unless_told(stop, plan.opening.__aenter__())
-        if harness is None:
-            return Ending(outcome=stop.outcome or "interrupt")
         try:
-            drive = _Drive(surface, plan, harness, stop)
-            return await drive.run()
-        finally:
-            await plan.opening.__aexit__(None, None, None)
+            return await _drive(surface, plan, stop)
+        except (StorageBusy, StorageDamaged, Faulted) as error:
+            ending = ending_of(error)
+            if ending is None:
+                raise
+            resume = stop.last_words or _line_before_opening(plan)
+            return structs.replace(ending, session=plan.session, resume=resume)
+
+
+async def _drive(surface: Surface, plan: Plan, stop: Stop) -> Ending:
+    harness = await _unless_told(stop, plan.opening.__aenter__())
+    if harness is None:
+        return Ending(outcome=stop.outcome or "interrupt", resume=_line_before_opening(plan))
+    try:
+        return await _Drive(surface, plan, harness, stop).run()
+    finally:
+        await plan.opening.__aexit__(None, None, None)
+
+
+def _line_before_opening(plan: Plan) -> str | None:
+    """Answer the line that continues a session which was named but not opened."""
+    if not plan.is_kept or plan.session is None:
+        return None
+    return continuing_line(plan.continuing, plan.session)
 
 
 async def _unless_told(stop: Stop, work: Coroutine[Any, Any, T]) -> T | None:

@@ -11,8 +11,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Final, cast
 
 import click
@@ -42,6 +41,11 @@ COMPLETE_VARIABLE: Final = "_PERDURE_COMPLETE"
 """What a completion script sets when it asks for completions."""
 
 
+def load(name: str) -> ModuleType:
+    """Import a module when it is needed: a subcommand, or what few command lines ask for (K06)."""
+    return import_module(name)
+
+
 class LazyGroup(click.Group):
     """A group whose subcommands are imported when they are named."""
 
@@ -53,8 +57,7 @@ class LazyGroup(click.Group):
         """Import a command's module."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"perdure.cli.commands.{cmd_name}")
-        return cast("click.Command", module.command)
+        return cast("click.Command", load(f"perdure.cli.commands.{cmd_name}").command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,7 +82,7 @@ def unknown(what: str, given: str, known: Sequence[str]) -> str:
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
     if value and not ctx.resilient_parsing:
-        click.echo(f"{PROGRAM} {version(PROGRAM)}")
+        click.echo(f"{PROGRAM} {load('importlib.metadata').version(PROGRAM)}")
         ctx.exit()
 
 

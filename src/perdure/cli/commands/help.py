@@ -1,19 +1,24 @@
 """`perdure help`: the help of a command, or of a topic (CM-01, CM-12)."""
 
+from collections.abc import Iterator
+
 import click
 
 from perdure.cli.endings import CODES, MEANINGS, Ending
-from perdure.cli.main import cli, unknown
+from perdure.cli.main import PROGRAM, cli, unknown
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.tables import table
 
-TOPICS = ("exit-codes",)
+TOPICS = ("exit-codes", "reference")
+
+PAGE_WIDTH = 100
+"""Columns of the reference page, whatever the terminal has."""
 
 
 @click.command(
     help="""Show the help of a command, or of a topic.
 
-    Topics: exit-codes.
+    Topics: exit-codes; reference, the manual page of every command in one text.
     """
 )
 @surfaced()
@@ -23,10 +28,38 @@ def command(ctx: click.Context, surface: Surface, *, words: tuple[str, ...]) -> 
     """Print the same as `perdure COMMAND --help`."""
     if words == ("exit-codes",):
         rows = [{"code": CODES[one], "outcome": one, "meaning": MEANINGS[one]} for one in CODES]
-        shown = [(str(row["code"]), row["outcome"], row["meaning"]) for row in rows]
-        return Ending(data=rows, text=table(("code", "outcome", "meaning"), shown))
+        return Ending(data=rows, text=_exit_codes())
+    if words == ("reference",):
+        page = _reference()
+        return Ending(data={"text": page}, text=page)
     text = _help_of(ctx.find_root(), words)
     return Ending(data={"text": text}, text=text + "\n")
+
+
+def _exit_codes() -> str:
+    rows = [(str(CODES[one]), one, MEANINGS[one]) for one in CODES]
+    return table(("code", "outcome", "meaning"), rows)
+
+
+def _reference() -> str:
+    """Write the page that docs/reference/cli.md holds: the help of every command (CM-12)."""
+    root = click.Context(cli, info_name=PROGRAM, terminal_width=PAGE_WIDTH)
+    parts = ["# The command line", "", "Printed by `perdure help reference`.", ""]
+    for title, text in [*_pages(cli, root), ("Exit codes", _exit_codes())]:
+        parts += [f"## {title}", "", "```text", text.rstrip("\n"), "```", ""]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _pages(found: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    yield context.command_path, found.get_help(context)
+    if isinstance(found, click.Group):
+        for name in found.list_commands(context):
+            inner = found.get_command(context, name)
+            if inner is not None:
+                below = click.Context(
+                    inner, info_name=name, parent=context, terminal_width=PAGE_WIDTH
+                )
+                yield from _pages(inner, below)
 
 
 def _help_of(context: click.Context, words: tuple[str, ...]) -> str:

@@ -39,6 +39,7 @@ def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
         opening = ready.opening(session=name, create=False)
         plan = Plan(
             opening=opening,
+            session=name,
             continuing=ready.continuing,
             conversation=common.conversation,
             poll=poll,

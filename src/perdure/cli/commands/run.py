@@ -66,6 +66,7 @@ def command(
         opening = ready.opening(session=name or NEW_PREFIX, named_by_id=name is None, create=True)
         plan = Plan(
             opening=opening,
+            session=name,
             continuing=ready.continuing,
             text=prompt,
             request_id=request_id,

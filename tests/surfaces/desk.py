@@ -1,0 +1,197 @@
+"""A person's desk: the installed command in child processes, in a home of its own."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PERDURE = str(Path(sys.executable).with_name("perdure"))
+WAIT_S = 9
+
+
+class Ended(NamedTuple):
+    """How a child process ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Parse the one document of `--json`."""
+        assert self.out.count("\n") == 1, self.out
+        assert self.out.endswith("\n")
+        return json.loads(self.out)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Parse the lines of `--json-events`, each alone."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def last_words(self) -> str:
+        """Answer the last line on standard error."""
+        return self.err.rstrip("\n").rpartition("\n")[2]
+
+
+class Desk:
+    """Run `perdure` with a home, a data folder and a current folder below one temporary place."""
+
+    def __init__(self, place: Path) -> None:
+        self.home = place / "home"
+        self.data = place / "data"
+        self.folder = place / "project"
+        self.home.mkdir()
+        self.folder.mkdir()
+        self.env = {
+            "HOME": str(self.home),
+            "PATH": f"{Path(PERDURE).parent}{os.pathsep}{os.environ['PATH']}",
+            "PERDURE_HOME": str(self.data),
+            "XDG_CONFIG_HOME": str(self.home / "config"),
+            "LANG": "C.UTF-8",
+            "TERM": "xterm",
+        }
+
+    @property
+    def store(self) -> Path:
+        """Answer the file of the default store."""
+        return self.data / "sessions.db"
+
+    def script(self, *replies: dict[str, Any], name: str = "script.json", chunk: int = 0) -> str:
+        """Write a script and answer its model text."""
+        file = self.home / name
+        file.write_text(json.dumps({"replies": list(replies), "chunk": chunk}))
+        return f"scripted:{file}"
+
+    def fifo(self, name: str) -> Callable[[], str]:
+        """Make a FIFO in the folder; answers what waits for one text written into it."""
+        file = self.folder / name
+        os.mkfifo(file)
+        # Both ends are held, so that neither side waits for the other to open it.
+        handle = os.open(file, os.O_RDWR)
+
+        def read() -> str:
+            ready, _, _ = select.select([handle], [], [], WAIT_S)
+            assert ready, f"nothing was written into {name}"
+            return os.read(handle, 4_096).decode()
+
+        return read
+
+    def config(self, text: str) -> Path:
+        """Write the user's configuration file."""
+        folder = self.home / "config" / "perdure"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "perdure.toml"
+        file.write_text(text)
+        return file
+
+    def run(
+        self, *words: str, typed: str | bytes | None = None, wait_s: float = WAIT_S, **env: str
+    ) -> Ended:
+        """Run to the end."""
+        data = typed.encode() if isinstance(typed, str) else typed
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if data is None else {"input": data}
+        ended = subprocess.run(
+            [PERDURE, *words],
+            env={**self.env, **env},
+            cwd=self.folder,
+            capture_output=True,
+            timeout=wait_s,
+            check=False,
+            **given,
+        )
+        return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+    def shell(self, line: str, **env: str) -> Ended:
+        """Run a line of bash."""
+        ended = subprocess.run(
+            ["bash", "-c", line],
+            env={**self.env, **env},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+    def start(self, *words: str, **env: str) -> "Running":
+        """Start and go on."""
+        return Running(
+            subprocess.Popen(
+                [PERDURE, *words],
+                env={**self.env, **env},
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # A test run in the background ignores Ctrl-C; a person's command does not.
+                preexec_fn=hear_signals,  # noqa: PLW1509 - it only calls signal.signal
+            )
+        )
+
+    def on_terminal(self, *words: str, typed: str = "", **env: str) -> tuple[int, str]:
+        """Run on a pseudo-terminal; answers exit code and everything shown."""
+        main, child = pty.openpty()
+        process = subprocess.Popen(
+            [PERDURE, *words],
+            env={**self.env, **env},
+            cwd=self.folder,
+            stdin=child,
+            stdout=child,
+            stderr=child,
+            preexec_fn=hear_signals,  # noqa: PLW1509 - it only calls signal.signal
+        )
+        os.close(child)
+        if typed:
+            os.write(main, typed.encode())
+        shown = b""
+        try:
+            while block := os.read(main, 4_096):
+                shown += block
+        except OSError:
+            pass  # the child closed its side
+        os.close(main)
+        return process.wait(WAIT_S), shown.decode(errors="replace")
+
+
+class Running:
+    """A child process that still runs."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+        self._seen = {"out": b"", "err": b""}
+
+    def until(self, words: str, stream: str = "err") -> None:
+        """Wait until the child has said something."""
+        file = self.process.stdout if stream == "out" else self.process.stderr
+        assert file is not None
+        while words.encode() not in self._seen[stream]:
+            ready, _, _ = select.select([file], [], [], WAIT_S)
+            assert ready, f"{words!r} was not said; it said {self._seen[stream]!r}"
+            block = os.read(file.fileno(), 4_096)
+            assert block, f"{words!r} was not said; it said {self._seen[stream]!r}"
+            self._seen[stream] += block
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def end(self) -> Ended:
+        """Wait for the end."""
+        out, err = self.process.communicate(timeout=WAIT_S)
+        seen_out, seen_err = self._seen["out"] + out, self._seen["err"] + err
+        return Ended(self.process.returncode, seen_out.decode(), seen_err.decode())
+
+
+def hear_signals() -> None:
+    """Undo what the parent ignores."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
