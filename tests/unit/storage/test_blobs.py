@@ -119,7 +119,7 @@ async def test_any_large_value_comes_back_byte_for_byte(tmp_path: Path, value: o
             assert task.state["big"] == decode_json(data)
 
 
-@pytest.mark.spec("BR-14", "BB-28")
+@pytest.mark.spec("BR-14")
 async def test_equal_content_is_one_file_over_all_sessions(tmp_path: Path) -> None:
     sessions = container(tmp_path)
     for name in ("a", "b"):

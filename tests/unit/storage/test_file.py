@@ -314,7 +314,6 @@ async def test_a_reader_alone_writes_no_byte(tmp_path: Path) -> None:
 # What rows hold
 
 
-@pytest.mark.spec("FM-01")
 async def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         await count_up(storage, 3)

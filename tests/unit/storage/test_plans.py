@@ -10,9 +10,10 @@ from perdure.records.addresses import input_record, request_input
 from perdure.records.conversations import ParentLink
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ConversationScan, EntryScan, ListPage, TaskScan
-from perdure.records.writes import ReplaceContext
+from perdure.records.writes import ReplaceContext, SettleTask
 from perdure.storage.blobs import Blobs
 from perdure.storage.sqlite import contexts, journal, reads, values
+from perdure.storage.sqlite.container import find
 from perdure.testing.storage_history import list_at, value_at
 from tests.unit.storage.stores import container, main, opened
 
@@ -137,6 +138,46 @@ def test_a_key_written_once_is_found_among_many(tmp_path: Path) -> None:
             traced.conn.close()
 
     few, many = costs(500), costs(10_000)
+    assert all(high <= low + 20 for low, high in zip(few, many, strict=True)), (few, many)
+
+
+@pytest.mark.spec("BB-29")
+def test_opening_costs_what_is_live(tmp_path: Path) -> None:
+    """What a harness reads at open does not grow with what has settled."""
+
+    async def build(folder: Path, turns: int) -> None:
+        folder.mkdir()
+        async with opened(folder, durability="process") as storage:
+            batch = main(storage)
+            conv_id = batch.conversation()
+            for _ in range(3):
+                batch.task(conv_id)
+            await batch.commit()
+            for _ in range(turns):
+                batch = main(storage)
+                for _ in range(10):
+                    task_id = batch.task(conv_id)
+                    batch.add(SettleTask, task_id=task_id, status="done")
+                await batch.commit()
+
+    def costs(turns: int) -> list[int]:
+        folder = tmp_path / str(turns)
+        asyncio.run(build(folder, turns))
+        traced = Traced(folder / "store.db")
+        found = reading(traced, folder / "store.db")
+        newest = TaskScan(limit=1, conv_id=Seq(1), kind="generation", order="desc")
+        assert [task.id for task in found.scan_tasks(TaskScan(limit=9, live=True))] == [2, 3, 4]
+        try:
+            return [
+                traced.cost(lambda: find(traced.conn, "first")),
+                traced.cost(lambda: found.scan_tasks(TaskScan(limit=10_000, live=True))),
+                traced.cost(lambda: found.scan_tasks(newest)),
+                traced.cost(lambda: found.conversation(Seq(1), None)),
+            ]
+        finally:
+            traced.conn.close()
+
+    few, many = costs(3), costs(300)
     assert all(high <= low + 20 for low, high in zip(few, many, strict=True)), (few, many)
 
 
