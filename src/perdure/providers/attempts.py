@@ -95,8 +95,7 @@ class Attempt:
         plan = self._plan = await self._models.plan(self._request)
         if plan.background:
             return await self._start_deferred(running, plan)
-        chat = self._models.provider.api == "openai-chat"
-        maker = self._maker = FrameMaker(plan.home, calls_end=not chat)
+        maker = self._maker = FrameMaker(plan.home)
         opened = model_request_stream(
             plan.model,
             plan.mapped.messages,

@@ -150,20 +150,21 @@ def _result(message: ToolResultMessage) -> vendor.ToolReturnPart[Any]:
 def _reply(message: AssistantMessage, home: Home) -> tuple[vendor.ModelMessage | None, list[int]]:
     own = message.api == home.api and message.model.provider == home.model.provider
     kin = own and family(message.model.model_id) == family(home.model.model_id)
-    thinking = {
-        place
-        for place, part in enumerate(message.content)
-        if isinstance(part, ThinkingPart) and kin and _may_return(part, home)
-    }
+    thinking = _returning(message.content, home) if kin else frozenset[int]()
     whole = own and all(
         place in thinking
         for place, part in enumerate(message.content)
         if isinstance(part, ThinkingPart)
     )
+    # A reply that was cut off may lack the reasoning that an id of it refers to.
+    linked = whole and message.stop not in ("error", "aborted")
     parts: list[vendor.ModelResponsePart] = []
     places: list[int] = []
     for place, part in enumerate(message.content):
-        one = _reply_part(part, home if whole else None, thinks=place in thinking)
+        if isinstance(part, ThinkingPart):
+            one = _thought(part, home) if whole and place in thinking else None
+        else:
+            one = _reply_part(part, home if linked else None)
         if one is not None:
             parts.append(one)
             places.append(place)
@@ -178,10 +179,22 @@ def _reply(message: AssistantMessage, home: Home) -> tuple[vendor.ModelMessage |
     return response, places
 
 
-def _may_return(part: ThinkingPart, home: Home) -> bool:
-    """Say whether thinking came to its end, with the proof its wire wants back."""
-    kept = _kept(part.x, home)
-    return bool(kept) and (not home.signed or bool(kept.get("signature")))
+def _returning(content: Sequence[Part], home: Home) -> frozenset[int]:
+    """Answer the places of thinking that came to its end, with the proof its wire wants back.
+
+    Several parts may be one item of the provider; the proof then stands in one of them.
+    """
+    kept = {
+        place: _kept(part.x, home)
+        for place, part in enumerate(content)
+        if isinstance(part, ThinkingPart)
+    }
+    signed = {facts.get("id") for facts in kept.values() if facts.get("signature")} - {None}
+    return frozenset(
+        place
+        for place, facts in kept.items()
+        if facts and (not home.signed or facts.get("signature") or facts.get("id") in signed)
+    )
 
 
 def _kept(x: Extra | UnsetType, home: Home | None) -> dict[str, Any]:
@@ -193,13 +206,15 @@ def _kept(x: Extra | UnsetType, home: Home | None) -> dict[str, Any]:
     return cast("dict[str, Any]", kept) if isinstance(kept, dict) else {}
 
 
-def _reply_part(part: Part, home: Home | None, *, thinks: bool) -> vendor.ModelResponsePart | None:
+def _thought(part: ThinkingPart, home: Home) -> vendor.ModelResponsePart:
+    return vendor.ThinkingPart(content=part.text, **_kept(part.x, home))
+
+
+def _reply_part(part: Part, home: Home | None) -> vendor.ModelResponsePart | None:
     match part:
         case TextPart(text=text, x=x) if text:
             kept = {key: value for key, value in _kept(x, home).items() if key != "signature"}
             return vendor.TextPart(content=text, **kept)
-        case ThinkingPart(text=text, x=x) if thinks and home is not None:
-            return vendor.ThinkingPart(content=text, **_kept(x, home))
         case ToolCallPart(call_id=call_id, name=name, x=x):
             kept = {key: value for key, value in _kept(x, home).items() if key != "signature"}
             return vendor.ToolCallPart(

@@ -10,8 +10,8 @@ of the vendor repeat the whole part, and only its opaque data is taken from them
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from types import TracebackType
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Final, Self, cast
 
 from msgspec import UNSET
@@ -27,6 +27,19 @@ from perdure.records.strict_json import NO_REPAIRS, Repairs, repair, repair_text
 
 QUEUED_FRAMES_MAX: Final = 256
 """Frames that wait for a slow consumer; then the connection waits."""
+
+
+LATE_ENDS: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
+    {
+        "openai-chat": (vendor.ToolCallPart,),
+        "openai-responses": (vendor.ThinkingPart,),
+    }
+)
+"""Parts that end only with the reply, by wire.
+
+The chat wire never says that a call has ended, so one that was cut off counts as never ended
+(GN-45). The responses wire sends the encrypted form of reasoning after its last summary.
+"""
 
 
 class TextRepair:
@@ -89,14 +102,10 @@ class _Growing:
 class FrameMaker:
     """Turn vendor events into frames, and keep what they add up to."""
 
-    def __init__(self, home: Home, *, calls_end: bool = True) -> None:
-        """Start with no part.
-
-        `calls_end` says that the wire marks the end of a call. The chat wire does not: its calls
-        end with the reply, and one that was cut off never ended (GN-45).
-        """
+    def __init__(self, home: Home) -> None:
+        """Start with no part."""
         self._home = home
-        self._calls_end = calls_end
+        self._late = LATE_ENDS.get(home.api, ())
         self._growing: dict[int, _Growing] = {}
         self._ended: list[_Growing] = []
         self._call_ids: set[str] = set()
@@ -119,7 +128,7 @@ class FrameMaker:
             case vendor.PartDeltaEvent(index=index, delta=delta):
                 yield from self._grow(index, _delta_text(delta))
             case vendor.PartEndEvent(index=index, part=part) if index in self._growing:
-                if self._calls_end or not isinstance(part, vendor.ToolCallPart):
+                if not isinstance(part, self._late):
                     yield from self._end(index, part)
             case _:
                 pass

@@ -33,11 +33,22 @@ class WireText(Struct, frozen=True, kw_only=True):
 
 
 class WireThinking(Struct, frozen=True, kw_only=True):
-    """Reasoning; `signature` is the opaque proof the provider wants back, by any wire's name."""
+    """Reasoning; `signature` is the opaque proof the provider wants back, by any wire's name.
+
+    With `apart` the responses wire makes each piece a summary of its own.
+    """
 
     pieces: tuple[str, ...] = ()
     signature: str = "c2lnbmF0dXJl"
     redacted: bool = False
+    apart: bool = False
+
+    @property
+    def summaries(self) -> tuple[tuple[str, ...], ...]:
+        """Answer the pieces of each summary."""
+        if not self.pieces:
+            return ()
+        return tuple((piece,) for piece in self.pieces) if self.apart else (self.pieces,)
 
     @property
     def whole(self) -> str:
@@ -263,7 +274,9 @@ def response_item(part: WirePart, index: int) -> dict[str, Any]:
             return {
                 "type": "reasoning",
                 "id": f"rs_{index}",
-                "summary": [{"type": "summary_text", "text": part.whole}] if part.pieces else [],
+                "summary": [
+                    {"type": "summary_text", "text": "".join(pieces)} for pieces in part.summaries
+                ],
                 "encrypted_content": part.signature,
             }
         case WireCall():
@@ -320,20 +333,19 @@ def _responses(reply: WireReply, reply_id: str, model: str) -> Rendered:
                     add(kind, **place, content_index=0, delta=piece, logprobs=[])
                 kind = "response.output_text.done"
                 add(kind, **place, content_index=0, text=part.whole, logprobs=[])
-            case WireThinking(pieces=pieces) if pieces:
-                summary = {"type": "summary_text", "text": ""}
-                kind = "response.reasoning_summary_part.added"
-                add(kind, **place, summary_index=0, part=summary)
-                for piece in pieces:
-                    kind = "response.reasoning_summary_text.delta"
-                    add(kind, **place, summary_index=0, delta=piece)
+            case WireThinking():
+                for number, pieces in enumerate(part.summaries):
+                    opened = {"type": "summary_text", "text": ""}
+                    kind = "response.reasoning_summary_part.added"
+                    add(kind, **place, summary_index=number, part=opened)
+                    for piece in pieces:
+                        kind = "response.reasoning_summary_text.delta"
+                        add(kind, **place, summary_index=number, delta=piece)
             case WireCall():
                 for piece in part.pieces:
                     add("response.function_call_arguments.delta", **place, delta=piece)
                 kind = "response.function_call_arguments.done"
                 add(kind, **place, arguments=part.whole, name=part.name)
-            case _:
-                pass
         add("response.output_item.done", output_index=index, item=done)
     whole = finished_response(reply, reply_id, model)
     kind = f"response.{whole['status']}"

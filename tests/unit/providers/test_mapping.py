@@ -383,3 +383,55 @@ async def test_a_named_block_is_found_behind_the_system_message() -> None:
             await play(models, request(model, user))
         await models.close()
     assert caught.value.refused == (0, 1)
+
+
+@pytest.mark.spec("PV-18", "BB-33")
+async def test_reasoning_in_several_summaries_goes_back_as_one_item() -> None:
+    thought = WireThinking(pieces=("first", "second"), signature=SIGNATURE, apart=True)
+    call = WireCall(id="c1", name="weather", pieces=("{}",))
+    hidden = WireThinking(signature=OTHER_SIGNATURE)
+    reply = WireReply(parts=(thought, WireText(pieces=("I look.",)), hidden, call))
+    async with WireServer(reply, WireReply()) as server:
+        models, model = models_for("openai", server)
+        asked = request(model, thinking="low")
+        _, outcome = await play(models, asked)
+        assert isinstance(outcome.result, AssistantMessage)
+        message = stored(outcome.result)
+        said = (*asked.messages, message, *results(message))
+        await play(models, request(model, *said, thinking="low"))
+        await models.close()
+        assert server.faults == []
+        items = server.posts[1].body["input"]
+    assert items[1] == {
+        "id": "rs_0", "type": "reasoning", "encrypted_content": SIGNATURE,
+        "summary": [{"text": "first", "type": "summary_text"},
+                    {"text": "second", "type": "summary_text"}],
+    }  # fmt: skip
+    assert [item.get("id") for item in items[1:5]] == ["rs_0", "msg_1", "rs_2", "fc_3"]
+    assert items[3]["encrypted_content"] == OTHER_SIGNATURE
+
+
+@pytest.mark.spec("PV-18")
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_reply_that_was_cut_off_goes_back_without_ids(wire: WireName) -> None:
+    parts = (
+        WireThinking(pieces=("hm",), signature=SIGNATURE),
+        WireText(pieces=("Half",)),
+        WireText(pieces=("a word",)),
+    )
+    async with WireServer(WireReply(parts=parts, end="cut"), WireReply()) as server:
+        models, model = models_for(wire, server)
+        asked = request(model, thinking="low")
+        with pytest.raises(ProviderError) as caught:
+            await play(models, asked)
+        partial = caught.value.partial
+        assert isinstance(partial, AssistantMessage)
+        said = (*asked.messages, stored(partial), text_message("go on", 2))
+        await play(models, request(model, *said, thinking="low"))
+        await models.close()
+        assert server.faults == []
+        raw = server.posts[1].raw
+    assert b"Half" in raw
+    assert b"msg_" not in raw
+    assert b"rs_" not in raw
+    assert (SIGNATURE.encode() in raw) is (wire == "anthropic")
