@@ -15,7 +15,7 @@ def config_of(surface: Surface) -> Config:
     """
     if surface.config is None:
         try:
-            surface.config = perdure.load_config(surface.common.config)
+            surface.config = perdure.load_config(surface.flags.config)
         except perdure.Rejected as error:
             raise UsageProblem(error.message, "see: perdure config check", code="config") from None
         for warning in surface.config.warnings:
@@ -26,4 +26,4 @@ def config_of(surface: Surface) -> Config:
 def store_of(surface: Surface) -> str:
     """Answer the store's URL."""
     config = config_of(surface)
-    return surface.common.store or config.values.store.url or default_store()
+    return surface.flags.store or config.values.store.url or default_store()

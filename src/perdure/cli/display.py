@@ -84,8 +84,8 @@ class Display:
     def __init__(self, surface: Surface) -> None:
         """Show on the surface's terminal: words, or events for a program."""
         self._terminal = surface.terminal
-        self._events = surface.common.machine == "events"
-        self._streams_text = surface.common.machine == "no" and self._terminal.out_is_terminal
+        self._events = surface.flags.machine == "events"
+        self._streams_text = surface.flags.machine == "no" and self._terminal.out_is_terminal
         self._streams: dict[Seq, _Stream] = {}
         self._calls: dict[tuple[Seq, int], ToolCallPart] = {}
         self._texts: dict[Seq, str] = {}

@@ -73,7 +73,7 @@ async def drive(surface: Surface, plan: Plan) -> Ending:
         Faulted: `defect`; any other fault is an ending that says how to go on.
     """
     stop = Stop(surface.terminal)
-    with stop.listening(surface.common.timeout):
+    with stop.listening(surface.flags.timeout):
         try:
             return await _drive(surface, plan, stop)
         except (StorageBusy, StorageDamaged, Faulted) as error:
@@ -180,7 +180,7 @@ class _Drive:
         if plan.text is None:
             return None
         accepted = await conversation.accept(plan.text, request_id=plan.request_id)
-        if self._surface.common.machine == "events":
+        if self._surface.flags.machine == "events":
             self._terminal.document(
                 AcceptedEvent(
                     session=self._name,
@@ -195,7 +195,7 @@ class _Drive:
         """Close as told: nothing is aborted, nothing is marked (CM-08)."""
         outcome = self._stop.outcome
         assert outcome is not None
-        if self._surface.common.machine == "events":
+        if self._surface.flags.machine == "events":
             self._terminal.document(SignalEvent(name=outcome))
         self._terminal.say(f"closing {self._name!r}; it can be continued", "dim")
         report = await self._harness.close(grace=GRACE_S)

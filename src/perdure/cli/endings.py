@@ -10,7 +10,6 @@ from perdure.errors import (
     Closed,
     Faulted,
     FormatUnsupported,
-    PerdureError,
     ProviderError,
     Rejected,
     StorageBusy,
@@ -174,7 +173,7 @@ def envelope(command: str, ending: Ending) -> Envelope:
     )
 
 
-class UsageProblem(PerdureError):
+class UsageProblem(Exception):
     """Say that flags, arguments or configuration cannot be used; ends with exit code 2."""
 
     def __init__(self, message: str, hint: str | None = None, *, code: str = "usage") -> None:

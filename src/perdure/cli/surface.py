@@ -24,7 +24,7 @@ Wrap: TypeAlias = Callable[[Work], Work]
 Machine: TypeAlias = Literal["no", "document", "events"]
 
 
-class Common(Struct, frozen=True, kw_only=True):
+class Flags(Struct, frozen=True, kw_only=True):
     """The options that mean the same on every command (CM-14)."""
 
     store: str | None = None
@@ -51,7 +51,7 @@ class Surface:
     def __init__(self) -> None:
         """Know nothing yet; a usage error may come before any option is parsed."""
         self.command = ""
-        self.common = Common()
+        self.flags = Flags()
         self.config: Config | None = None
         self._terminal: Terminal | None = None
 
@@ -59,16 +59,16 @@ class Surface:
     def terminal(self) -> Terminal:
         """Answer the terminal, made at the first need."""
         if self._terminal is None:
-            common = self.common
-            plain = common.machine != "no"
-            color: When = "never" if plain else common.color
-            self._terminal = Terminal(color=color, quiet=common.quiet, plain=plain)
+            flags = self.flags
+            plain = flags.machine != "no"
+            color: When = "never" if plain else flags.color
+            self._terminal = Terminal(color=color, quiet=flags.quiet, plain=plain)
         return self._terminal
 
-    def begin(self, command: str, common: Common) -> None:
+    def begin(self, command: str, flags: Flags) -> None:
         """Take a parsed command's name and options."""
         self.command = command
-        self.common = common
+        self.flags = flags
 
     def adopt(self, args: Sequence[str]) -> None:
         """Find the options that decide how to print when parsing failed before they were known."""
@@ -76,16 +76,16 @@ class Surface:
             return
         words = list(args[: list(args).index("--")] if "--" in args else args)
         self.command = next((word for word in words if not word.startswith("-")), "")
-        self.common = Common(
+        self.flags = Flags(
             json="--json" in words, json_events="--json-events" in words, quiet="--quiet" in words
         )
 
     def finish(self, ending: Ending) -> int:
         """Print an ending and answer its exit code."""
         terminal = self.terminal
-        if self.common.machine != "no":
+        if self.flags.machine != "no":
             document = envelope(self.command, ending)
-            as_event = self.common.machine == "events"
+            as_event = self.flags.machine == "events"
             terminal.document(ResultEvent(result=document) if as_event else document)
         elif ending.text is not None:
             terminal.answer(ending.text)
@@ -170,8 +170,8 @@ def surfaced(*names: str) -> Wrap:
     def wrap(work: Work) -> Work:
         def run(ctx: click.Context, /, **given: Any) -> Ending:
             surface = cast("Surface", ctx.find_root().obj)
-            known = {name: given.pop(name) for name in Common.__struct_fields__ if name in given}
-            surface.begin(_path(ctx), Common(**known))
+            known = {name: given.pop(name) for name in Flags.__struct_fields__ if name in given}
+            surface.begin(_path(ctx), Flags(**known))
             return work(surface, **given)
 
         wrapped: Any = click.pass_context(wraps(work)(run))

@@ -14,7 +14,7 @@ import perdure
 from perdure.cli.choices import config_of, store_of
 from perdure.cli.endings import UsageProblem
 from perdure.cli.places import data_folder, exists, made_ready, no_model
-from perdure.cli.surface import Common, Surface
+from perdure.cli.surface import Flags, Surface
 from perdure.configuration.tables import ToolsTable
 from perdure.harness.overview import stored_model
 from perdure.hosts.files import LocalFiles
@@ -126,7 +126,7 @@ async def prepare(
     )
     if work.thinking is not None:
         options["thinking"] = work.thinking
-    return Ready(url=place, options=options, continuing=_continuing(surface.common, work))
+    return Ready(url=place, options=options, continuing=_continuing(surface.flags, work))
 
 
 async def model_of(url: str, session: str) -> str | None:
@@ -186,13 +186,13 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _continuing(common: Common, work: Work) -> Sequence[str]:
+def _continuing(flags: Flags, work: Work) -> Sequence[str]:
     """Answer the words of the line that continues, the session's name left out (CM-10)."""
     words = ["perdure", "resume"]
-    if common.store:
-        words += ["--store", common.store]
-    if common.config:
-        words += ["--config", str(common.config)]
+    if flags.store:
+        words += ["--store", flags.store]
+    if flags.config:
+        words += ["--config", str(flags.config)]
     if work.root:
         words += ["--root", str(work.root)]
     for flag, values in (("--tools", work.tools), ("--allow", work.allow), ("--deny", work.deny)):

@@ -16,7 +16,7 @@ import perdure
 from perdure.cli.commands.catalogues import key_state
 from perdure.cli.commands.reaching import reach_checks
 from perdure.cli.places import data_folder, default_store, exists, file_of
-from perdure.cli.surface import Common
+from perdure.cli.surface import Flags
 from perdure.configuration.config import Config
 from perdure.configuration.providers import provider_configs
 from perdure.errors import PerdureError
@@ -55,11 +55,11 @@ class Check(Struct, frozen=True, kw_only=True):
     is_private: bool = False
 
 
-async def all_checks(common: Common, *, network: bool) -> Sequence[Check]:
+async def all_checks(flags: Flags, *, network: bool) -> Sequence[Check]:
     """Run every check."""
     checks = [*_versions(), *_packages(), _local_model(), _clock()]
     try:
-        config = perdure.load_config(common.config)
+        config = perdure.load_config(flags.config)
     except perdure.Rejected as error:
         checks.append(
             Check(
@@ -73,7 +73,7 @@ async def all_checks(common: Common, *, network: bool) -> Sequence[Check]:
         config = Config()
     else:
         checks.append(_configuration(config))
-    url = common.store or config.values.store.url or default_store()
+    url = flags.store or config.values.store.url or default_store()
     checks += await _store(url)
     configs = provider_configs(config.values)
     for name, provider in HOSTED.items():

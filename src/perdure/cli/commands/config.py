@@ -33,7 +33,7 @@ def command() -> None:
 def show_config(surface: Surface, *, origin: bool) -> Ending:
     """Print the keys; a secret is shown as its reference."""
     config = config_of(surface)
-    rows = effective(config, {"store.url": surface.common.store})
+    rows = effective(config, {"store.url": surface.flags.store})
     shown = [(row.key, row.value, *([row.origin] if origin else [])) for row in rows]
     headers = ("key", "value", *(["from"] if origin else []))
     return Ending(data=rows, text=table(headers, shown))

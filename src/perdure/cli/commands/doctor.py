@@ -31,7 +31,7 @@ from perdure.cli.tables import table
 )
 def command(surface: Surface, *, network: bool, bundle: Path | None) -> Ending:
     """Run every check and print a row each."""
-    checks = perdure.run(all_checks(surface.common, network=network))
+    checks = perdure.run(all_checks(surface.flags, network=network))
     if bundle is not None:
         _write_bundle(bundle, checks)
         surface.terminal.say(f"the report is in {bundle}")

@@ -33,15 +33,15 @@ from perdure.records.sessions import SessionInfo
 )
 def command(surface: Surface, *, as_of: int | None) -> Ending:
     """Read and print."""
-    common = surface.common
+    flags = surface.flags
 
     async def run() -> Overview:
         url = store_of(surface)
-        name = common.session or await last_of_folder(url)
+        name = flags.session or await last_of_folder(url)
         async with reading(url, name) as storage:
             return await overview(
                 storage,
-                conv_id=None if common.conversation is None else Seq(common.conversation),
+                conv_id=None if flags.conversation is None else Seq(flags.conversation),
                 as_of=None if as_of is None else Seq(as_of),
             )
 

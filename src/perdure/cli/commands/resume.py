@@ -28,11 +28,11 @@ OFFERED: int = 20
 @click.option("--poll", is_flag=True, help="Ask for deferred answers once.")
 def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
     """Find the session, drive."""
-    common = surface.common
+    flags = surface.flags
 
     async def run() -> Ending:
         url = store_of(surface)
-        name = common.session or await _chosen(surface, url)
+        name = flags.session or await _chosen(surface, url)
         async with reading(url, name):
             pass  # an unknown session is said before anything else is asked for
         ready = await prepare(surface, work, session=name)
@@ -41,7 +41,7 @@ def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
             opening=opening,
             session=name,
             continuing=ready.continuing,
-            conversation=common.conversation,
+            conversation=flags.conversation,
             poll=poll,
         )
         return await drive(surface, plan)
@@ -53,7 +53,7 @@ async def _chosen(surface: Surface, url: str) -> str:
     """Let a person choose, or take this folder's last one."""
     names = [info.name for info in await known_sessions(url)][:OFFERED]
     person = stdin_is_terminal() and surface.terminal.err_is_terminal
-    if not person or surface.common.machine != "no" or len(names) < 2:
+    if not person or surface.flags.machine != "no" or len(names) < 2:
         return await last_of_folder(url)
     for number, name in enumerate(names, 1):
         surface.terminal.complain(f"{number:3} {name}")

@@ -53,13 +53,13 @@ def command(
     output: Path | None,
 ) -> Ending:
     """Read the prompt, find the session, drive."""
-    common = surface.common
-    if sum((last, no_session, common.session is not None)) > 1:
+    flags = surface.flags
+    if sum((last, no_session, flags.session is not None)) > 1:
         raise UsageProblem("--session, --continue and --no-session exclude each other")
     prompt = read_prompt(text)
 
     async def run() -> Ending:
-        url, name = ("memory:", "run") if no_session else (None, common.session)
+        url, name = ("memory:", "run") if no_session else (None, flags.session)
         if last:
             name = await last_of_folder(store_of(surface))
         ready = await prepare(surface, work, session=name, url=url)
@@ -70,7 +70,7 @@ def command(
             continuing=ready.continuing,
             text=prompt,
             request_id=request_id,
-            conversation=common.conversation,
+            conversation=flags.conversation,
             folder=os.getcwd(),  # noqa: PTH109 - text that is stored
             output=output,
             is_kept=not no_session,

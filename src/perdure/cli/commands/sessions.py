@@ -153,7 +153,7 @@ def delete_session(surface: Surface, *, name: str, yes: bool) -> Ending:
 def _confirmed(surface: Surface, name: str) -> bool:
     """Ask a person; without one the answer is no."""
     terminal = surface.terminal
-    if surface.common.machine != "no" or not (stdin_is_terminal() and terminal.err_is_terminal):
+    if surface.flags.machine != "no" or not (stdin_is_terminal() and terminal.err_is_terminal):
         return False
     terminal.complain(f"delete {name!r} and all of the above? [y/N]")
     terminal.flush()
