@@ -27,7 +27,7 @@ from perdure.opening import SilentTelemetry
 from perdure.ports import Approval, Replay, Sessions, Storage, ToolContext
 from perdure.providers.script import Script
 from perdure.providers.scripted import ScriptedModels
-from perdure.records.models import parse_model
+from perdure.records.models import ModelInfo, parse_model
 from perdure.records.seqs import NO_SEQ, Seq
 from perdure.records.settings import GenerationSettings
 from perdure.records.writes import Commit, InsertTask, PatchTask, SettleTask, Write
@@ -44,6 +44,10 @@ Match: TypeAlias = Callable[[Commit], bool]
 BACKENDS: tuple[Backend, ...] = ("memory", "sqlite")
 
 MODEL_NAME = "scripted:test"
+
+CAN = ModelInfo(
+    model=parse_model(MODEL_NAME), deferred=True, thinking=("off", "minimal", "low", "high", "max")
+)
 
 
 class Gate:
@@ -267,7 +271,7 @@ class Engine:
         self.models = (
             script
             if isinstance(script, ScriptedModels)
-            else ScriptedModels(script, clock=self.clock)
+            else ScriptedModels(script, clock=self.clock, can=CAN)
         )
         self.storage = WatchedStorage(await self.sessions.open(session, create=True))
         initial = GenerationSettings(model=parse_model(MODEL_NAME))

@@ -22,6 +22,7 @@ from perdure.line.command import Command
 from perdure.records.addresses import MODEL, THINKING, Address, ConversationList, ConversationValue
 from perdure.records.codec import checked_raw, decode, decode_json
 from perdure.records.conversations import ConversationState, QueueMode
+from perdure.records.core_values import check_core_value
 from perdure.records.entries import Entry, ModelId
 from perdure.records.inputs import Accepted, InputMode, InputResult
 from perdure.records.messages import InputContent, normalize_input
@@ -144,6 +145,7 @@ class Conversation:
 
     async def _check_setting(self, address: ConversationValue[Any], value: object) -> None:
         initial = self._core.services.initial
+        check_core_value(address.namespace, checked_raw(value))
         if address == MODEL:
             model = value
             thinking = await self.get_value(THINKING, initial.thinking)

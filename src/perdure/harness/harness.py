@@ -257,14 +257,14 @@ class Harness:
         return msgspec.structs.replace(report, threads=tuple(core.services.threads.stuck()))
 
 
-def _bound(address: SessionValue[Any] | SessionList[Any] | Address, kind: str) -> Address:
+def _bound(address: object, kind: str) -> Address:
     """Answer an address of this kind; raises Rejected `invariant` for any other (VL-04)."""
-    given: object = address
-    if isinstance(given, SessionValue | SessionList):
-        given = cast("SessionValue[Any] | SessionList[Any]", given).address()
-    if not isinstance(given, Address) or given.kind != kind:
+    bound = address
+    if isinstance(address, SessionValue | SessionList):
+        bound = cast("SessionValue[Any] | SessionList[Any]", address).address()
+    if not isinstance(bound, Address) or bound.kind != kind:
         raise Rejected("invariant", f"{address!r} is no {kind} of the session")
-    return given
+    return bound
 
 
 def _assemble(
