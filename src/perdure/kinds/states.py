@@ -16,6 +16,7 @@ from perdure.records.seqs import Seq
 class GenerationState(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     omit_defaults=True,
     forbid_unknown_fields=True,
@@ -46,6 +47,7 @@ class GenerationState(
 class ToolState(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     omit_defaults=True,
     forbid_unknown_fields=True,
@@ -74,7 +76,9 @@ class ToolState(
     handoff: str | UnsetType = UNSET
 
 
-class Handoff(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Handoff(
+    Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """Whose handoff won, and whose were superseded, by tool task (D10)."""
 
     tool: Seq
@@ -84,6 +88,7 @@ class Handoff(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
 class PostToolsState(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     omit_defaults=True,
     forbid_unknown_fields=True,

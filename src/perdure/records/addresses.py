@@ -19,7 +19,7 @@ T = TypeVar("T")
 AddressKind: TypeAlias = Literal["value", "list"]
 
 
-class Address(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+class Address(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=stored):
     """Where a scalar or a list lives: in a conversation, a working scope, or the session."""
 
     kind: AddressKind
@@ -138,7 +138,7 @@ def _family(token: _Token[T]) -> type[object]:
 SCOPE_ID_BYTES_MAX: Final = 1024
 
 
-class WorkingScope(Struct, frozen=True):
+class WorkingScope(Struct, frozen=True, gc=False):
     """A named working lifetime: durable until retired, never inherited (WS-01, WS-02)."""
 
     id: str

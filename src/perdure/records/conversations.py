@@ -12,7 +12,7 @@ QueueMode: TypeAlias = Literal["all", "one-at-a-time"]
 InboxTag: TypeAlias = Literal["write", "steer", "followUp", "nextRun"]
 
 
-class ParentLink(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+class ParentLink(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=stored):
     """Where a conversation comes from: parent, optional entry, boundary, and value inheritance."""
 
     conv_id: Seq
@@ -21,7 +21,7 @@ class ParentLink(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=s
     inherit_values: bool
 
 
-class InboxItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class InboxItem(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Name queued content: the `input` entry `entry` waits under tag `kind` (D03).
 
     `id` equals `entry`: the seq of the admission entry is the input's id.
@@ -32,7 +32,9 @@ class InboxItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     entry: Seq
 
 
-class ConversationState(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+class ConversationState(
+    Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=stored
+):
     """A conversation at one boundary.
 
     `context` is the list the model reads; `prefix_version` rises with replace and reset only;

@@ -30,7 +30,7 @@ _SKIN_TONES: Final = ("\U0001f3fb", "\U0001f3ff")
 _FLAG_LETTERS: Final = ("\U0001f1e6", "\U0001f1ff")
 
 
-class ModelId(Struct, frozen=True, kw_only=True, rename=stored):
+class ModelId(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     """Name a model: `provider:model_id`, split at the first colon (PV-02)."""
 
     provider: str
@@ -41,20 +41,20 @@ class ModelId(Struct, frozen=True, kw_only=True, rename=stored):
         return f"{self.provider}:{self.model_id}"
 
 
-class Repaired(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Repaired(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Say how many lone surrogates and NULs a door replaced."""
 
     surrogates: int = 0
     nul: int = 0
 
 
-class Split(Struct, frozen=True, kw_only=True, rename=stored):
+class Split(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     """Say that a summary ends inside a turn, and where that turn starts."""
 
     turn_start: Seq
 
 
-class EntryMeta(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+class EntryMeta(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=stored):
     """The small resident facts of an entry (FM-02); which ones are set depends on the kind."""
 
     timestamp: int = 0
@@ -80,7 +80,7 @@ class EntryMeta(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=st
     note: Any | UnsetType = UNSET
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+class Entry(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=stored):
     """One immutable transcript element; `commit_end` is the last seq of its creating commit.
 
     A placed entry (`ref` set) carries the payload of the `input` entry it refers to (D03).

@@ -7,7 +7,7 @@ from msgspec import Struct
 FileKind: TypeAlias = Literal["file", "folder", "symlink", "other"]
 
 
-class FileSlice(Struct, frozen=True, kw_only=True):
+class FileSlice(Struct, frozen=True, gc=False, kw_only=True):
     """Bytes of a file from `offset`; `size` is the whole file's, `digest` SHA-256 of the whole.
 
     `path` is the file's as results show it; `digest` is None where the slice is not the whole.
@@ -20,7 +20,7 @@ class FileSlice(Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-class FileInfo(Struct, frozen=True, kw_only=True):
+class FileInfo(Struct, frozen=True, gc=False, kw_only=True):
     """One folder row; `target` is a symlink's text, `addressable` says that the name is UTF-8."""
 
     path: str
@@ -30,7 +30,7 @@ class FileInfo(Struct, frozen=True, kw_only=True):
     addressable: bool = True
 
 
-class GlobResult(Struct, frozen=True, kw_only=True):
+class GlobResult(Struct, frozen=True, gc=False, kw_only=True):
     """Matching paths, sorted, and what was left out: ignored files, names no path can say."""
 
     paths: tuple[str, ...]
@@ -40,7 +40,7 @@ class GlobResult(Struct, frozen=True, kw_only=True):
     timed_out: bool = False
 
 
-class SearchQuery(Struct, frozen=True, kw_only=True):
+class SearchQuery(Struct, frozen=True, gc=False, kw_only=True):
     """A regular expression by line, under `path`, in files matching `glob` (KT-13)."""
 
     pattern: str
@@ -51,7 +51,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     limit: int = 200
 
 
-class SearchMatch(Struct, frozen=True, kw_only=True):
+class SearchMatch(Struct, frozen=True, gc=False, kw_only=True):
     """One matching line with its neighbours."""
 
     path: str
@@ -61,7 +61,7 @@ class SearchMatch(Struct, frozen=True, kw_only=True):
     after: tuple[str, ...] = ()
 
 
-class SearchResult(Struct, frozen=True, kw_only=True):
+class SearchResult(Struct, frozen=True, gc=False, kw_only=True):
     """Matches in path and line order, and what was left out."""
 
     matches: tuple[SearchMatch, ...]

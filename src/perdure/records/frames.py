@@ -34,6 +34,7 @@ BATCH_BYTES: Final = 4_096
 class StartFrame(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="start",
     tag_field="t",
@@ -49,6 +50,7 @@ class StartFrame(
 class DeltaFrame(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="delta",
     tag_field="t",
@@ -64,6 +66,7 @@ class DeltaFrame(
 class EndFrame(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="end",
     tag_field="t",
@@ -79,7 +82,7 @@ class EndFrame(
 Frame: TypeAlias = StartFrame | DeltaFrame | EndFrame
 
 
-class FrameBatch(Struct, frozen=True, kw_only=True, rename=stored):
+class FrameBatch(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     """One stored element of `perdure.pending.frames`."""
 
     v: Literal[1] = 1

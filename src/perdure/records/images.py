@@ -27,7 +27,7 @@ IMAGE_SIDE_PIXELS_MAX: Final = 8_000
 """Longest side of an image (PV-20)."""
 
 
-class ImageFacts(Struct, frozen=True, kw_only=True):
+class ImageFacts(Struct, frozen=True, gc=False, kw_only=True):
     """What the header of an image says."""
 
     mime: str

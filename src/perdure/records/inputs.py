@@ -19,7 +19,7 @@ FINAL_STATES: Final[frozenset[InputState]] = frozenset(
 )
 
 
-class InputRecord(Struct, frozen=True, kw_only=True, rename=stored):
+class InputRecord(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     """Value of `perdure.input`, key the input id: the one durable fact of an input's outcome."""
 
     v: Literal[1] = 1
@@ -36,14 +36,14 @@ class InputRecord(Struct, frozen=True, kw_only=True, rename=stored):
     withdrawn_by: Literal["cancel", "abort", "delete"] | UnsetType = UNSET
 
 
-class Accepted(Struct, frozen=True, kw_only=True):
+class Accepted(Struct, frozen=True, gc=False, kw_only=True):
     """A durable acceptance: the input's id, and whether the request key had been seen before."""
 
     input_id: Seq
     duplicate: bool = False
 
 
-class InputResult(Struct, frozen=True, kw_only=True, rename=stored_as(input_id="id")):
+class InputResult(Struct, frozen=True, gc=False, kw_only=True, rename=stored_as(input_id="id")):
     """What became of one input, read at one moment (ER-08).
 
     `message` is the assistant message of an answered or stopped input, else None; `text` is that

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from msgspec import UNSET, Struct, UnsetType
 
 
-class LaunchRef(Struct, frozen=True, kw_only=True):
+class LaunchRef(Struct, frozen=True, gc=False, kw_only=True):
     """Name a launch: its folder (relative to the host's launch folder) and its nonce."""
 
     dir: str
     nonce: str
 
 
-class LaunchSpec(Struct, frozen=True, kw_only=True):
+class LaunchSpec(Struct, frozen=True, gc=False, kw_only=True):
     """What to start, under an already committed `ref`; `argv` is run without a shell of ours.
 
     `output_bytes_max` bounds the log on disk; the true total is still counted. With `root`, `cwd`
@@ -27,18 +27,18 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     root: str | None = None
 
 
-class NeverRan(Struct, frozen=True):
+class NeverRan(Struct, frozen=True, gc=False):
     """The launch is shown never to have run its first instruction, and can no longer."""
 
 
-class Running(Struct, frozen=True, kw_only=True):
+class Running(Struct, frozen=True, gc=False, kw_only=True):
     """The command runs; `identity` is `v1:<boot id>:<pid>:<start>:<nonce>`, never a pid alone."""
 
     pid: int
     identity: str
 
 
-class Exited(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Exited(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The command ended by itself or by a stop: exactly one of code, signal, error is set.
 
     `ended_ms` is wall milliseconds; `bytes` is the true number of bytes it wrote; `ran_ms` how
@@ -54,5 +54,5 @@ class Exited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     left: int = 0
 
 
-class Lost(Struct, frozen=True):
+class Lost(Struct, frozen=True, gc=False):
     """Neither life nor an exit status can be shown; nothing of the group is alive any more."""

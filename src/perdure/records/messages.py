@@ -30,7 +30,7 @@ IMAGE_TOKENS: Final = 1_200
 """Tokens that an estimate takes for an image, whatever its size (D15)."""
 
 
-class Extra(Struct, frozen=True, kw_only=True, rename=stored):
+class Extra(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     """Opaque provider data of a part: provider, wire, adapter version, any JSON (FM-05)."""
 
     provider_name: str
@@ -39,7 +39,9 @@ class Extra(Struct, frozen=True, kw_only=True, rename=stored):
     opaque_data: Raw
 
 
-class TextPart(Struct, frozen=True, kw_only=True, tag="text", tag_field="type", omit_defaults=True):
+class TextPart(
+    Struct, frozen=True, gc=False, kw_only=True, tag="text", tag_field="type", omit_defaults=True
+):
     """Text."""
 
     text: str
@@ -47,7 +49,7 @@ class TextPart(Struct, frozen=True, kw_only=True, tag="text", tag_field="type", 
 
 
 class ImagePart(
-    Struct, frozen=True, kw_only=True, tag="image", tag_field="type", omit_defaults=True
+    Struct, frozen=True, gc=False, kw_only=True, tag="image", tag_field="type", omit_defaults=True
 ):
     """An image: at most 5 MiB decoded; bytes as base64, or a blob named by `sha256` (BR-14)."""
 
@@ -58,7 +60,13 @@ class ImagePart(
 
 
 class ThinkingPart(
-    Struct, frozen=True, kw_only=True, tag="thinking", tag_field="type", omit_defaults=True
+    Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    tag="thinking",
+    tag_field="type",
+    omit_defaults=True,
 ):
     """Reasoning a model showed; goes back to the same model family only (PV-18)."""
 
@@ -70,6 +78,7 @@ class ThinkingPart(
 class ToolCallPart(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="toolCall",
     tag_field="type",
@@ -86,7 +95,7 @@ class ToolCallPart(
 
 
 class OpaquePart(
-    Struct, frozen=True, kw_only=True, tag="opaque", tag_field="type", omit_defaults=True
+    Struct, frozen=True, gc=False, kw_only=True, tag="opaque", tag_field="type", omit_defaults=True
 ):
     """A part unknown to this release: kept, shown as unsupported, projected as nothing."""
 
@@ -97,7 +106,7 @@ Part: TypeAlias = TextPart | ImagePart | ThinkingPart | ToolCallPart | OpaquePar
 
 
 class UserMessage(
-    Struct, frozen=True, kw_only=True, tag="user", tag_field="role", omit_defaults=True
+    Struct, frozen=True, gc=False, kw_only=True, tag="user", tag_field="role", omit_defaults=True
 ):
     """What a person or program said; `timestamp` is wall milliseconds, 0 while not yet accepted."""
 
@@ -105,7 +114,7 @@ class UserMessage(
     timestamp: int = 0
 
 
-class MessageError(Struct, frozen=True, kw_only=True):
+class MessageError(Struct, frozen=True, gc=False, kw_only=True):
     """Why an assistant message ended in error."""
 
     code: FailureCode
@@ -115,6 +124,7 @@ class MessageError(Struct, frozen=True, kw_only=True):
 class AssistantMessage(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="assistant",
     tag_field="role",
@@ -143,7 +153,7 @@ class AssistantMessage(
         return tuple(part for part in self.content if isinstance(part, ToolCallPart))
 
 
-class Cut(Struct, frozen=True, kw_only=True):
+class Cut(Struct, frozen=True, gc=False, kw_only=True):
     """Say that a result was capped: true size in bytes, and which end was kept."""
 
     bytes: int
@@ -153,6 +163,7 @@ class Cut(Struct, frozen=True, kw_only=True):
 class ToolResultMessage(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="toolResult",
     tag_field="role",
@@ -173,35 +184,35 @@ class ToolResultMessage(
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage
 
 
-class UserPayload(Struct, frozen=True, kw_only=True):
+class UserPayload(Struct, frozen=True, gc=False, kw_only=True):
     """Payload of `user` and `input` entries."""
 
     v: Literal[1] = 1
     messages: tuple[UserMessage, ...]
 
 
-class AssistantPayload(Struct, frozen=True, kw_only=True):
+class AssistantPayload(Struct, frozen=True, gc=False, kw_only=True):
     """Payload of `assistant` entries."""
 
     v: Literal[1] = 1
     message: AssistantMessage
 
 
-class ToolResultPayload(Struct, frozen=True, kw_only=True):
+class ToolResultPayload(Struct, frozen=True, gc=False, kw_only=True):
     """Payload of `tool_result` and `call_result` entries."""
 
     v: Literal[1] = 1
     message: ToolResultMessage
 
 
-class SummaryPayload(Struct, frozen=True, kw_only=True):
+class SummaryPayload(Struct, frozen=True, gc=False, kw_only=True):
     """Payload of `summary` entries: summaries and notes."""
 
     v: Literal[1] = 1
     text: str
 
 
-class Cost(Struct, frozen=True, kw_only=True):
+class Cost(Struct, frozen=True, gc=False, kw_only=True):
     """A price: decimal text, currency, and the date of the price table."""
 
     amount: str
@@ -209,7 +220,7 @@ class Cost(Struct, frozen=True, kw_only=True):
     prices: str
 
 
-class Usage(Struct, frozen=True, kw_only=True, rename=stored):
+class Usage(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     """What one attempt used, as reported; None is unknown, never zero (FM-08, PV-14).
 
     `input` excludes cached tokens; `reasoning` is part of `output`.
@@ -223,7 +234,7 @@ class Usage(Struct, frozen=True, kw_only=True, rename=stored):
     cost: Cost | None = None
 
 
-class UsageElement(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+class UsageElement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=stored):
     """One element of the list `perdure.usage`; an adjustment names the report it corrects (D25)."""
 
     v: Literal[1]

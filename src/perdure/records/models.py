@@ -31,7 +31,7 @@ def parse_model(text: str) -> ModelId:
     return ModelId(provider=provider, model_id=name)
 
 
-class ToolSpec(Struct, frozen=True, kw_only=True):
+class ToolSpec(Struct, frozen=True, gc=False, kw_only=True):
     """A tool as a model is offered it; `parameters` is a JSON Schema of an object."""
 
     name: str
@@ -39,7 +39,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, Any]
 
 
-class ModelInfo(Struct, frozen=True, kw_only=True):
+class ModelInfo(Struct, frozen=True, gc=False, kw_only=True):
     """What a model can do; None is unknown, never a guess."""
 
     model: ModelId
@@ -50,7 +50,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     deferred: bool = False
 
 
-class ModelRequest(Struct, frozen=True, kw_only=True):
+class ModelRequest(Struct, frozen=True, gc=False, kw_only=True):
     """One provider request: projection, system prompt, tools and options; nothing else (GN-07).
 
     `messages` is read-only and may share its store with other requests. `cache_key` is equal for
@@ -68,7 +68,9 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     attempt: int = 1
 
 
-class DeferredHandle(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+class DeferredHandle(
+    Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=stored
+):
     """Remote work that will be answered later; stored in the task, at most 4 KiB (PV-26)."""
 
     provider: str
@@ -80,7 +82,7 @@ class DeferredHandle(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     data: Raw = EMPTY_OBJECT
 
 
-class ModelOutcome(Struct, frozen=True, kw_only=True):
+class ModelOutcome(Struct, frozen=True, gc=False, kw_only=True):
     """How a request ended: a message or a handle, and the usage reported (None: not reported).
 
     `repaired` counts what the adapter replaced in the model's text before it made frames (PV-08).

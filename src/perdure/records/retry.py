@@ -25,7 +25,7 @@ _DOUBLINGS_MAX: Final = 62
 """More doublings than this pass every cap; the number stays small."""
 
 
-class TryAgain(Struct, frozen=True, kw_only=True):
+class TryAgain(Struct, frozen=True, gc=False, kw_only=True):
     """Wait this many milliseconds from now, then make the next attempt."""
 
     delay_ms: int

@@ -18,7 +18,7 @@ NAME_BYTES_MAX: Final = 256
 """Longest session name in UTF-8 bytes (SN-03)."""
 
 
-class Owner(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Owner(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The process that has a session open for writing; `since` is wall milliseconds."""
 
     pid: int
@@ -28,7 +28,7 @@ class Owner(Struct, frozen=True, kw_only=True, omit_defaults=True):
     control: str | None = None
 
 
-class SessionInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionInfo(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A session's facts (SN-07): `id` is random and permanent, `name` unique and changeable.
 
     Times are wall milliseconds; `epoch` counts openings for writing; `damaged` names the reason a
@@ -46,7 +46,7 @@ class SessionInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     damaged: str | None = None
 
 
-class Opening(Struct, frozen=True, kw_only=True):
+class Opening(Struct, frozen=True, gc=False, kw_only=True):
     """Who opened a session when; `closed_ms` is None after a kill (SN-14)."""
 
     epoch: int
@@ -56,7 +56,7 @@ class Opening(Struct, frozen=True, kw_only=True):
     closed_ms: int | None = None
 
 
-class ConversationScan(Struct, frozen=True, kw_only=True):
+class ConversationScan(Struct, frozen=True, gc=False, kw_only=True):
     """Which conversations: bounds are exclusive ids; filters apply before the limit (ST-13)."""
 
     after: Seq | None = None
@@ -68,7 +68,7 @@ class ConversationScan(Struct, frozen=True, kw_only=True):
     as_of: Seq | None = None
 
 
-class EntryScan(Struct, frozen=True, kw_only=True):
+class EntryScan(Struct, frozen=True, gc=False, kw_only=True):
     """Which entries; local to `conv_id` when given (X43)."""
 
     after: Seq | None = None
@@ -81,7 +81,7 @@ class EntryScan(Struct, frozen=True, kw_only=True):
     as_of: Seq | None = None
 
 
-class TaskScan(Struct, frozen=True, kw_only=True):
+class TaskScan(Struct, frozen=True, gc=False, kw_only=True):
     """Which tasks; `live` True answers non-terminal ones only, False terminal ones only."""
 
     after: Seq | None = None
@@ -94,7 +94,7 @@ class TaskScan(Struct, frozen=True, kw_only=True):
     as_of: Seq | None = None
 
 
-class ListPage(Struct, frozen=True, kw_only=True):
+class ListPage(Struct, frozen=True, gc=False, kw_only=True):
     """Which elements of a list: `after` and `before` are exclusive seqs, `as_of` inclusive.
 
     `stop_at_tag` ends the page with the first element of that tag and never looks past `limit`.
@@ -108,7 +108,7 @@ class ListPage(Struct, frozen=True, kw_only=True):
     stop_at_tag: str | None = None
 
 
-class StoredValue(Struct, frozen=True, kw_only=True):
+class StoredValue(Struct, frozen=True, gc=False, kw_only=True):
     """A scalar with the seq that set it; `key` is the address key."""
 
     key: str
@@ -116,7 +116,7 @@ class StoredValue(Struct, frozen=True, kw_only=True):
     value_json: Raw
 
 
-class ListElement(Struct, frozen=True, kw_only=True):
+class ListElement(Struct, frozen=True, gc=False, kw_only=True):
     """One list element with the seq that appended it."""
 
     seq: Seq

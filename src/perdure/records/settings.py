@@ -15,7 +15,7 @@ ALL_TOOLS: Final = "*"
 """Stands for every tool registered when a generation is created (K44)."""
 
 
-class RetryPolicy(Struct, frozen=True, kw_only=True, rename=stored):
+class RetryPolicy(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     """How often and how long: attempts include the first; delay doubles up to the cap (D13)."""
 
     max_attempts: int = 4
@@ -23,7 +23,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, rename=stored):
     max_delay_ms: int = 60_000
 
 
-class GenerationSettings(Struct, frozen=True, kw_only=True, rename=stored):
+class GenerationSettings(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     """What one generation was asked with; captured at its creation, never changed by later writes.
 
     `active_tools` may hold `*` as an initial setting; a captured one holds names only.
@@ -40,7 +40,7 @@ class GenerationSettings(Struct, frozen=True, kw_only=True, rename=stored):
     interrupted: Literal["retry", "publish"] = "retry"
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class Limits(Struct, frozen=True, gc=False, kw_only=True):
     """Slots of one process, checked before a claim; nothing of this is stored (SC-23)."""
 
     generations: int = 8

@@ -56,7 +56,7 @@ _TOO_LONG: Final = f"integer of more than {INTEGER_DIGITS_MAX} digits"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-class Repairs(Struct, frozen=True, kw_only=True):
+class Repairs(Struct, frozen=True, gc=False, kw_only=True):
     """Count what `repair` replaced in texts and keys: lone surrogates and NULs."""
 
     surrogates: int = 0

@@ -20,7 +20,7 @@ class Role(StrEnum):
     TERMINAL = "terminal"
 
 
-class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+class Task(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=stored):
     """One task at one boundary; absent optional fields stay absent, never null."""
 
     id: Seq

@@ -24,7 +24,7 @@ COST_DIGITS: Final = 1_000
 _AMOUNT: Final = re.compile(r"-?[0-9]{1,100}(\.[0-9]{1,100})?")
 
 
-class TokenSum(Struct, frozen=True, kw_only=True):
+class TokenSum(Struct, frozen=True, gc=False, kw_only=True):
     """Tokens of one kind, and how many reports did not say how many."""
 
     tokens: int = 0
@@ -41,7 +41,7 @@ class TokenSum(Struct, frozen=True, kw_only=True):
 NO_TOKENS: Final = TokenSum()
 
 
-class UsageTotals(Struct, frozen=True, kw_only=True):
+class UsageTotals(Struct, frozen=True, gc=False, kw_only=True):
     """What was used: tokens by kind, cost by currency, and everything that is not known.
 
     `input` excludes cached tokens; `reasoning` is part of `output`. `unknown_costs` counts

@@ -16,6 +16,7 @@ from perdure.records.seqs import Seq
 class InsertConversation(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="ins_conv",
     tag_field="k",
@@ -33,6 +34,7 @@ class InsertConversation(
 class PatchConversation(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="set_conv",
     tag_field="k",
@@ -52,6 +54,7 @@ class PatchConversation(
 class DeleteConversation(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="del_conv",
     tag_field="k",
@@ -67,6 +70,7 @@ class DeleteConversation(
 class InsertEntry(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="ins_entry",
     tag_field="k",
@@ -90,6 +94,7 @@ class InsertEntry(
 class InsertTask(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="ins_task",
     tag_field="k",
@@ -111,6 +116,7 @@ class InsertTask(
 class PatchTask(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="set",
     tag_field="k",
@@ -132,6 +138,7 @@ class PatchTask(
 class SettleTask(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="settle",
     tag_field="k",
@@ -150,6 +157,7 @@ class SettleTask(
 class AppendContext(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="ctx_append",
     tag_field="k",
@@ -166,6 +174,7 @@ class AppendContext(
 class ReplaceContext(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="ctx_replace",
     tag_field="k",
@@ -184,6 +193,7 @@ class ReplaceContext(
 class ResetContext(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="ctx_reset",
     tag_field="k",
@@ -200,6 +210,7 @@ class ResetContext(
 class SetValue(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="value_set",
     tag_field="k",
@@ -219,6 +230,7 @@ class SetValue(
 class DeleteValue(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="value_delete",
     tag_field="k",
@@ -237,6 +249,7 @@ class DeleteValue(
 class AppendList(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="list_append",
     tag_field="k",
@@ -257,6 +270,7 @@ class AppendList(
 class DeleteList(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="list_delete",
     tag_field="k",
@@ -274,6 +288,7 @@ class DeleteList(
 class RetireScope(
     Struct,
     frozen=True,
+    gc=False,
     kw_only=True,
     tag="scope_retire",
     tag_field="k",
@@ -306,7 +321,7 @@ Write: TypeAlias = (
 )
 
 
-class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=stored):
+class Commit(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=stored):
     """One atomic batch: seqs `first_seq` to `last_seq` without a gap, main or one working id.
 
     `time_ms` is wall milliseconds of a main commit, never below the commit before it (TI-01);
