@@ -352,3 +352,14 @@ async def test_thinking_the_server_refuses_is_not_sent_again_by_the_library() ->
         await models.close()
         assert len(server.requests) == 2
     assert caught.value.code == "invalid_request"
+
+
+@pytest.mark.spec("PV-07")
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_reply_without_calls_stops_whatever_the_vendor_says(wire: WireName) -> None:
+    word = "tool_use" if wire == "anthropic" else "tool_calls"
+    async with WireServer(WireReply(finish=word)) as server:
+        models, model = models_for(wire, server)
+        _, outcome = await play(models, request(model))
+        await models.close()
+    assert stop_of(outcome) == "stop"
