@@ -153,7 +153,7 @@ class Scheduler:
                 if not self._drives:
                     break
                 await self._wake.wait()
-        except Exception as error:  # noqa: BLE001 - a defect here must reach every driver, not vanish
+        except Exception as error:  # noqa: BLE001 - a defect here faults the session, it does not vanish
             self._line.stop(error)
         finally:
             self._loop = None

@@ -5,6 +5,8 @@ the answer. Busy or cancelling, it stores the content and queues it (QU-01). Wit
 mapping is in the same commit, and a repeat answers the first acceptance (D02).
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
@@ -35,13 +37,15 @@ from perdure.records.strict_json import Repairs
 
 Cancelled: TypeAlias = Literal["cancelled", "already_consumed", "not_found"]
 
-TAGS: Final[dict[InputMode, InboxTag]] = {
-    "prompt": "followUp",
-    "followUp": "followUp",
-    "steer": "steer",
-    "nextRun": "nextRun",
-    "write": "write",
-}
+TAGS: Final[Mapping[InputMode, InboxTag]] = MappingProxyType(
+    {
+        "prompt": "followUp",
+        "followUp": "followUp",
+        "steer": "steer",
+        "nextRun": "nextRun",
+        "write": "write",
+    }
+)
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -194,7 +194,7 @@ class Generation:
             return
         except PerdureError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a provider raises is a classified failure (K54, FT-07)
+        except Exception as error:  # noqa: BLE001 - provider stream: whatever it raises is a classified failure (FT-07)
             failure = as_provider_error(error)
             await self._failed(ctx, state, settings, failure, asked=asked)
             return
@@ -373,7 +373,7 @@ class Generation:
             outcome = cleaned(await ctx.outside(self._services.models.poll(handle)))
         except Interrupted:
             return
-        except Exception as error:  # noqa: BLE001 - whatever a provider raises is a classified failure (K54)
+        except Exception as error:  # noqa: BLE001 - provider poll: whatever it raises is a classified failure (FT-07)
             await self._unfetched(ctx, state, settings, error)
             return
         if isinstance(outcome.result, DeferredHandle):
@@ -414,5 +414,5 @@ class Generation:
         try:
             async with asyncio.timeout(5):
                 await self._services.models.cancel(handle)
-        except Exception as error:  # noqa: BLE001 - the abort completes whatever the provider says
+        except Exception as error:  # noqa: BLE001 - provider cancel: the abort completes whatever it says
             self._services.report(error, ctx.task_id)

@@ -143,7 +143,7 @@ class LaunchedCalls:
             )
         except Interrupted:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is its result (K54, TL-09)
+        except Exception as error:  # noqa: BLE001 - tool execute: whatever it raises is its result (TL-09)
             return error_result("finished", f"{type(error).__name__}: {error}", window=sink.window)
         return CallResult(
             outcome="finished",

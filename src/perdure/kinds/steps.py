@@ -54,7 +54,7 @@ def _stepped(
                 sent = yield waited_for
             except GeneratorExit:
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - handed to the coroutine as it came
+            except BaseException as thrown:  # noqa: BLE001 - tool execute: handed to the coroutine as it came
                 error = thrown
     finally:
         work.close()

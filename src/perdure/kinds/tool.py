@@ -292,7 +292,7 @@ class ToolCall:
             answer = await sink.pump.join(ctx, ctx.start(work))
         except Interrupted:
             raise
-        except Exception as error:  # whatever a tool raises is its result (K54, TL-09)
+        except Exception as error:  # tool execute: whatever it raises is its result (TL-09)
             if ctx.signal.reason is not None:  # it was cut off, whatever it says of that (TL-10)
                 raise Interrupted(ctx.signal.reason) from error
             return failed_call(error, sink)

@@ -12,7 +12,7 @@ after a command was decided faults the session and nothing is written any more (
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -152,7 +152,7 @@ class Line:
         for listener in tuple(self._preview_listeners):
             try:
                 listener(Preview(task_id=task_id, kind=kind, payload=payload))
-            except Exception as error:  # noqa: BLE001 - a listener's fault is its own (LN-13)
+            except Exception as error:  # noqa: BLE001 - listener: its fault is its own (LN-13)
                 self._report(error)
 
     def seal(self) -> None:
@@ -366,8 +366,7 @@ class Line:
         held = self.residency
         touched = dict.fromkeys(draft.conversations)
         for task in draft.tasks.values():
-            held.adopt_task(task)
-            if not held.is_live(task):
+            if not held.adopt_task(task):
                 touched[task.conv_id] = None
                 if task.owns is not UNSET:
                     touched[task.owns] = None
@@ -378,10 +377,10 @@ class Line:
             held.adopt_conversation(state, self._joined(draft, state))
         held.settle_residency(touched)
         for write in commit.writes:
-            if isinstance(write, SetValue):
-                held.cache_value(_address(write), write.value_json)
-            elif isinstance(write, DeleteValue):
-                held.cache_value(_address(write), None)
+            kind = type(write)
+            if kind is SetValue or kind is DeleteValue:
+                value = write.value_json if isinstance(write, SetValue) else None
+                held.cache_value(_address(cast("SetValue | DeleteValue", write)), value)
 
     def _joined(self, draft: Draft, state: ConversationState) -> list[Entry]:
         """Answer the entries this commit put on a conversation's list."""
@@ -403,7 +402,7 @@ class Line:
         for listener in tuple(self._listeners):
             try:
                 listener(delivery)
-            except Exception as error:  # noqa: BLE001 - a listener's fault is its own (LN-13)
+            except Exception as error:  # noqa: BLE001 - listener: its fault is its own (LN-13)
                 self._report(error)
 
     # Reads of committed state.
