@@ -132,6 +132,9 @@ def _delete_conversation(draft: Draft, write: DeleteConversation) -> None:
 
 
 def _touch(draft: Draft, state: ConversationState, **changes: Any) -> None:
+    """Note that this commit touches a conversation, its tasks included (ST-20)."""
+    if not changes and state.commit_end == draft.commit_end:
+        return
     draft.conversations[state.id] = msgspec.structs.replace(
         state, commit_end=draft.commit_end, **changes
     )
@@ -261,6 +264,7 @@ def _insert_task(draft: Draft, write: InsertTask) -> None:
     )
     _check_dependencies(draft, task)
     draft.tasks[write.seq] = task
+    _touch(draft, state)
 
 
 def _check_admission(draft: Draft, state: ConversationState) -> None:
@@ -361,6 +365,7 @@ def _patch_task(draft: Draft, write: PatchTask) -> None:
         _check_dependencies(draft, patched)
         _check_cycle(draft, patched)
     draft.tasks[task.id] = patched
+    _touch(draft, draft.conversation(task.conv_id))
 
 
 def _settle_task(draft: Draft, write: SettleTask) -> None:
@@ -369,6 +374,7 @@ def _settle_task(draft: Draft, write: SettleTask) -> None:
     draft.tasks[task.id] = msgspec.structs.replace(
         task, status=write.status, state_json=_merged(draft, task, write)
     )
+    _touch(draft, draft.conversation(task.conv_id))
 
 
 # Context.
