@@ -26,7 +26,9 @@ def tree_of(conv_id: Seq, held: Residency) -> tuple[Seq, ...]:
     """Answer a conversation and those reached from it through live owners (SC-07)."""
     tree = [conv_id]
     for current in tree:
-        tree.extend(task.owns for task in held.live_tasks(current) if task.owns is not UNSET)
+        for task in held.live_tasks(current):
+            if task.owns is not UNSET:
+                tree.append(task.owns)  # noqa: PERF401 - a loop over what it appends to
     return tuple(tree)
 
 

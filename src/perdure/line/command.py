@@ -6,7 +6,7 @@ changes nothing (LN-21). Reads answer the state before the command (LN-02). Buil
 nothing (LN-05); the buffer is refused after the callback ended (LN-08).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -278,7 +278,9 @@ class Command(Buffer):
             raise Rejected("invariant", "host code marks no task; abort its conversation")
         self.writes.append(PatchTask(seq=self.mint(), task_id=task_id, abort_requested=True))
 
-    def _stored_names(self, task: Task, names: Iterable[str]) -> tuple[str, ...]:
+    def _stored_names(self, task: Task, names: Collection[str]) -> tuple[str, ...]:
+        if not names:
+            return ()
         facts = self._kinds.task(task.kind)
         if facts is None:
             raise Rejected("invariant", f"no task kind is named {task.kind!r}")
@@ -286,7 +288,7 @@ class Command(Buffer):
         for name in names:
             if name not in known:
                 raise Rejected("invariant", f"a {task.kind} task has no state field {name!r}")
-        return tuple(known[name] for name in names)
+        return tuple([known[name] for name in names])
 
     def _patched(self, task: Task, state: Mapping[str, object]) -> Raw | UnsetType:
         if not state:

@@ -14,7 +14,7 @@ from perdure.line.residency import Residency
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
 from perdure.records.seqs import Seq
-from perdure.records.tasks import Role, Task
+from perdure.records.tasks import Task
 
 
 class Draft:
@@ -82,7 +82,7 @@ class Draft:
 
     def is_live(self, task: Task) -> bool:
         """Say whether a task is not terminal."""
-        return self.kinds.role(task.kind, task.status) is not Role.TERMINAL
+        return self.kinds.is_live(task)
 
     def live_tasks(self, conv_id: Seq) -> Iterator[Task]:
         """Walk a conversation's live tasks, as changed so far."""

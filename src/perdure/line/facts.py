@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.errors import Rejected
-from perdure.records.tasks import Role
+from perdure.records.tasks import Role, Task
 
 
 class TaskFacts(Struct, frozen=True, kw_only=True):
@@ -57,11 +57,14 @@ class KindTable:
         """
         self._tasks: dict[str, TaskFacts] = {}
         self._contents: dict[str, ContentFacts] = {}
+        self._roles: dict[tuple[str, str], Role] = {}
         for facts in tasks:
             if facts.name in self._tasks:
                 raise Rejected("invariant", f"two task kinds are named {facts.name!r}")
             _check_task_kind(facts)
             self._tasks[facts.name] = facts
+            for status, role in facts.roles.items():
+                self._roles[facts.name, status] = role
         for content in contents:
             if content.name in self._contents:
                 raise Rejected("invariant", f"two content kinds are named {content.name!r}")
@@ -77,8 +80,11 @@ class KindTable:
 
     def role(self, kind: str, status: str) -> Role | None:
         """Answer what a status of a kind means, None when either is unknown."""
-        facts = self._tasks.get(kind)
-        return facts.roles.get(status) if facts is not None else None
+        return self._roles.get((kind, status))
+
+    def is_live(self, task: Task) -> bool:
+        """Say whether a task's status is not terminal."""
+        return self._roles.get((task.kind, task.status)) is not Role.TERMINAL
 
     def exchange_roots(self) -> tuple[str, ...]:
         """Name the kinds whose newest task per conversation stays resident (RS-02)."""

@@ -10,7 +10,7 @@ after open, and runs without an await.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec import UNSET, Raw
@@ -22,7 +22,7 @@ from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
 from perdure.records.seqs import Seq
 from perdure.records.sessions import SCAN_LIMIT_MAX, TaskScan
-from perdure.records.tasks import Role, Task
+from perdure.records.tasks import Task
 
 VALUES_CACHED_MAX: Final = 2_000
 """Most current values kept (D30)."""
@@ -43,7 +43,7 @@ class Residency:
         self._kinds = kinds
         self._conversations: dict[Seq, ConversationState] = {}
         self._tasks: dict[Seq, Task] = {}
-        self._live: dict[Seq, dict[Seq, None]] = {}
+        self._live: dict[Seq, dict[Seq, Task]] = {}
         self._newest: dict[Seq, Seq] = {}
         self._entries: dict[Seq, Entry] = {}
         self._attached: dict[Seq, int] = {}
@@ -67,17 +67,15 @@ class Residency:
 
     def is_live(self, task: Task) -> bool:
         """Say whether a task's status is not terminal."""
-        return self._kinds.role(task.kind, task.status) is not Role.TERMINAL
+        return self._kinds.is_live(task)
 
-    def live_tasks(self, conv_id: Seq | None = None) -> Iterator[Task]:
-        """Walk live tasks in id order: of one conversation, or of the session."""
-        ids: Iterable[Seq]
+    def live_tasks(self, conv_id: Seq | None = None) -> tuple[Task, ...]:
+        """Answer live tasks in id order: of one conversation, or of the session."""
         if conv_id is not None:
-            ids = tuple(self._live.get(conv_id, ()))
-        else:
-            ids = sorted(seq for held in self._live.values() for seq in held)
-        for task_id in ids:
-            yield self._tasks[task_id]
+            held = self._live.get(conv_id)
+            return tuple(held.values()) if held else ()
+        tasks = (task for held in self._live.values() for task in held.values())
+        return tuple(sorted(tasks, key=_by_id))
 
     def has_live(self, conv_id: Seq) -> bool:
         """Say whether a conversation has live tasks."""
@@ -124,7 +122,7 @@ class Residency:
             page = await storage.scan_tasks(TaskScan(after=after, limit=SCAN_LIMIT_MAX, live=True))
             for task in page:
                 self._tasks[task.id] = task
-                self._live.setdefault(task.conv_id, {})[task.id] = None
+                self._live.setdefault(task.conv_id, {})[task.id] = task
             if len(page) < SCAN_LIMIT_MAX:
                 break
             after = page[-1].id
@@ -169,12 +167,13 @@ class Residency:
 
     # Adopting a commit.
 
-    def adopt_task(self, task: Task) -> None:
-        """Take a task's new version."""
+    def adopt_task(self, task: Task) -> bool:
+        """Take a task's new version; says whether it lives."""
         conv_id = task.conv_id
-        if self.is_live(task):
+        live = self._kinds.is_live(task)
+        if live:
             self._tasks[task.id] = task
-            self._live.setdefault(conv_id, {})[task.id] = None
+            self._live.setdefault(conv_id, {})[task.id] = task
         else:
             held = self._live.get(conv_id)
             if held is not None:
@@ -183,14 +182,15 @@ class Residency:
                     del self._live[conv_id]
         facts = self._kinds.task(task.kind)
         if facts is not None and facts.exchange_root:
-            self._adopt_newest(task)
-        elif not self.is_live(task):
+            self._adopt_newest(task, live=live)
+        elif not live:
             self._tasks.pop(task.id, None)
             self._settled[task.id] = task
             if len(self._settled) > SETTLED_CACHED_MAX:
                 self._settled.popitem(last=False)
+        return live
 
-    def _adopt_newest(self, task: Task) -> None:
+    def _adopt_newest(self, task: Task, *, live: bool) -> None:
         newest = self._newest.get(task.conv_id)
         if newest is None or task.id > newest:
             old = self._tasks.get(newest) if newest is not None else None
@@ -198,7 +198,7 @@ class Residency:
                 del self._tasks[old.id]
             self._newest[task.conv_id] = task.id
             self._tasks[task.id] = task
-        elif task.id == newest or self.is_live(task):
+        elif live or task.id == newest:
             self._tasks[task.id] = task
         else:
             self._tasks.pop(task.id, None)
@@ -260,3 +260,7 @@ class Residency:
             gone = gone - set(kept.context)
         for seq in gone:
             self._entries.pop(seq, None)
+
+
+def _by_id(task: Task) -> Seq:
+    return task.id

@@ -1,6 +1,6 @@
 """What a command's writes refer to and do not create: the rows loaded before validation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
 
@@ -8,13 +8,19 @@ from msgspec import UNSET, UnsetType
 
 from perdure.records.seqs import Seq
 from perdure.records.writes import (
+    AppendContext,
+    AppendList,
+    DeleteConversation,
+    DeleteValue,
     InsertConversation,
     InsertEntry,
     InsertTask,
+    PatchConversation,
     PatchTask,
     ReplaceContext,
     ResetContext,
     SettleTask,
+    SetValue,
     Write,
 )
 
@@ -25,21 +31,33 @@ def targets(writes: Sequence[Write]) -> tuple[list[Seq], list[Seq], list[Seq]]:
     """Name the conversations, tasks and entries that writes refer to and do not create."""
     named: _Named = ({}, {}, {})
     for write in writes:
-        conv_id = getattr(write, "conv_id", UNSET)
-        if conv_id is not UNSET:
-            named[0][conv_id] = None
         name = _NAMES.get(type(write))
         if name is not None:
             name(write, named)
-    made = {write.seq for write in writes}
-    conversations, tasks, entries = ([seq for seq in seqs if seq not in made] for seqs in named)
-    return conversations, tasks, entries
+    # Seqs are minted upwards, so what exists already lies below the command's first one.
+    first = writes[0].seq
+    return _below(named[0], first), _below(named[1], first), _below(named[2], first)
+
+
+def _below(seqs: Iterable[Seq], first: Seq) -> list[Seq]:
+    return [seq for seq in seqs if seq < first]
 
 
 def _name(into: dict[Seq, None], *seqs: Seq | UnsetType) -> None:
     for seq in seqs:
         if seq is not UNSET:
             into[seq] = None
+
+
+def _named_by_address(write: SetValue | DeleteValue | AppendList, named: _Named) -> None:
+    if write.conv_id is not UNSET:
+        named[0][write.conv_id] = None
+
+
+def _named_by_context(
+    write: AppendContext | PatchConversation | DeleteConversation, named: _Named
+) -> None:
+    named[0][write.conv_id] = None
 
 
 def _named_by_conversation(write: InsertConversation, named: _Named) -> None:
@@ -50,31 +68,35 @@ def _named_by_conversation(write: InsertConversation, named: _Named) -> None:
 
 
 def _named_by_entry(write: InsertEntry, named: _Named) -> None:
+    named[0][write.conv_id] = None
     _name(named[1], write.written_by)
     _name(named[2], write.through, write.ref)
 
 
 def _named_by_task(write: InsertTask, named: _Named) -> None:
+    named[0][write.conv_id] = None
     _name(named[1], write.spawned_by, *write.after)
     _name(named[2], write.at_entry)
 
 
 def _named_by_patch(write: PatchTask, named: _Named) -> None:
     _name(named[0], write.owns)
-    _name(named[1], write.task_id)
+    named[1][write.task_id] = None
     if write.after is not UNSET:
         _name(named[1], *write.after)
 
 
 def _named_by_settle(write: SettleTask, named: _Named) -> None:
-    _name(named[1], write.task_id)
+    named[1][write.task_id] = None
 
 
 def _named_by_reset(write: ResetContext, named: _Named) -> None:
+    named[0][write.conv_id] = None
     _name(named[2], *write.ids)
 
 
 def _named_by_replace(write: ReplaceContext, named: _Named) -> None:
+    named[0][write.conv_id] = None
     _name(named[2], write.through)
 
 
@@ -83,12 +105,18 @@ _NAMES: Final = MappingProxyType(
         "dict[type[Write], Callable[[Any, _Named], None]]",
         {
             InsertConversation: _named_by_conversation,
+            PatchConversation: _named_by_context,
+            DeleteConversation: _named_by_context,
             InsertEntry: _named_by_entry,
             InsertTask: _named_by_task,
             PatchTask: _named_by_patch,
             SettleTask: _named_by_settle,
-            ResetContext: _named_by_reset,
+            AppendContext: _named_by_context,
             ReplaceContext: _named_by_replace,
+            ResetContext: _named_by_reset,
+            SetValue: _named_by_address,
+            DeleteValue: _named_by_address,
+            AppendList: _named_by_address,
         },
     )
 )

@@ -312,7 +312,7 @@ async def test_a_conversation_is_resident_while_it_has_live_work(engine: Engine)
 async def test_an_owned_conversation_is_resident_while_its_owner_lives(engine: Engine) -> None:
     root = await engine.root()
     await engine.line.submit(lambda tx: _generation(tx, root.id))
-    owner = next(iter(engine.line.residency.live_tasks())).id
+    owner = engine.line.residency.live_tasks()[0].id
     made: list[Seq] = []
 
     async def own(tx: Command) -> None:
