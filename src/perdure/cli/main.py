@@ -24,6 +24,7 @@ COMMANDS: Final = MappingProxyType(
         "run": "Answer a prompt in a durable session; continue it when it exists.",
         "resume": "Go on with what is live in a session; accept nothing new.",
         "inspect": "Show what is live in a session and what it waits for; write nothing.",
+        "context": "Print the exact next request of a session, with tokens by source.",
         "sessions": "List, show, rename and delete sessions.",
         "models": "List providers and models, check one, fetch the local one.",
         "doctor": "Check the installation, the configuration and the store.",

@@ -114,7 +114,7 @@ async def prepare(
     options.update(
         model=work.model or stored or config.values.model.name or _local_model(),
         keep_model=work.model is None,
-        tools=_tools(work, config.values.tools),
+        tools=tools_of(work, config.values.tools),
         resources={FILES_RESOURCE: _files(config.values.tools)},
         data_folder=data_folder(),
         permissions=perdure.Permissions(
@@ -153,7 +153,7 @@ def _local_model() -> str:
     return LOCAL_MODEL
 
 
-def _tools(work: Work, table: ToolsTable) -> tuple[Tool, ...]:
+def tools_of(work: Work, table: ToolsTable) -> tuple[Tool, ...]:
     """Answer the tools of the chosen kits, in the chosen folder."""
     if work.no_tools:
         return ()

@@ -211,7 +211,7 @@ async def _context(
 ) -> ContextSize:
     """Take the newest reported size and add what came after it; else estimate all of it."""
     ids = list(state.context)
-    metas = [entry.meta for entry in await _entries(storage, ids)]
+    metas = [entry.meta for entry in await entries_of(storage, ids)]
     tokens, is_estimate = 0, True
     for meta in metas:
         if meta.context_tokens is not UNSET:
@@ -226,7 +226,8 @@ async def _context(
     )
 
 
-async def _entries(storage: Storage, ids: Sequence[Seq]) -> Sequence[Entry]:
+async def entries_of(storage: Storage, ids: Sequence[Seq]) -> Sequence[Entry]:
+    """Answer entries with payloads in the order of their ids, a page at a time."""
     found: list[Entry] = []
     for start in range(0, len(ids), PAGE):
         page = ids[start : start + PAGE]
