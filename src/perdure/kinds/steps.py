@@ -6,7 +6,6 @@ that is not async runs already.
 """
 
 from collections.abc import Callable, Coroutine, Generator
-from types import coroutine
 from typing import Any, Final, TypeVar
 
 from perdure.ports import Clock
@@ -27,34 +26,42 @@ def held_loop(name: str, held_ms: int) -> RuntimeWarning:
 
 async def stepped(work: Coroutine[Any, Any, T], clock: Clock, warn: Callable[[int], None]) -> T:
     """Run a coroutine; `warn` hears once of a step over `HELD_MS_MAX`, in milliseconds."""
-    return await _stepped(work, clock, warn)
+    return await _Steps(work, clock, warn)
 
 
-@coroutine
-def _stepped(
-    work: Coroutine[Any, Any, T], clock: Clock, warn: Callable[[int], None]
-) -> Generator[Any, Any, T]:
-    told = False
-    error: BaseException | None = None
-    sent: Any = None
-    try:
-        while True:
-            began_ms = clock.monotonic_ms()
-            try:
-                waited_for = work.send(sent) if error is None else work.throw(error)
-            except StopIteration as stop:
-                return stop.value
-            finally:
-                held_ms = clock.monotonic_ms() - began_ms
-                if held_ms > HELD_MS_MAX and not told:
-                    told = True
-                    warn(held_ms)
-            error = None
-            try:
-                sent = yield waited_for
-            except GeneratorExit:
-                raise
-            except BaseException as thrown:  # noqa: BLE001 - tool execute: handed to the coroutine as it came
-                error = thrown
-    finally:
-        work.close()
+class _Steps(Generator[Any, Any, T]):
+    """Hand a coroutine what it is sent, and time how long each step takes."""
+
+    def __init__(
+        self, work: Coroutine[Any, Any, T], clock: Clock, warn: Callable[[int], None]
+    ) -> None:
+        self._work = work
+        self._clock = clock
+        self._warn = warn
+        self._told = False
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self
+
+    def send(self, value: Any, /) -> Any:
+        began_ms = self._clock.monotonic_ms()
+        try:
+            return self._work.send(value)
+        finally:
+            self._measure(began_ms)
+
+    def throw(self, *error: Any) -> Any:
+        began_ms = self._clock.monotonic_ms()
+        try:
+            return self._work.throw(*error)
+        finally:
+            self._measure(began_ms)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def _measure(self, began_ms: int) -> None:
+        held_ms = self._clock.monotonic_ms() - began_ms
+        if held_ms > HELD_MS_MAX and not self._told:
+            self._told = True
+            self._warn(held_ms)

@@ -292,10 +292,8 @@ class ToolCall:
             answer = await sink.pump.join(ctx, ctx.start(work))
         except Interrupted:
             raise
-        except Exception as error:  # tool execute: whatever it raises is its result (TL-09)
-            if ctx.signal.reason is not None:  # it was cut off, whatever it says of that (TL-10)
-                raise Interrupted(ctx.signal.reason) from error
-            return failed_call(error, sink)
+        except Exception as error:  # noqa: BLE001 - tool execute: whatever it raises is its result
+            return _raised(error, ctx, sink)
         if answer is not None:
             text = f"the tool answered a {type(answer).__name__}, which means nothing"
             return error_result("finished", text, window=sink.window)
@@ -353,6 +351,13 @@ def finished_call(sink: TaskSink) -> CallResult:
         window=sink.window,
         sink=sink,
     )
+
+
+def _raised(error: Exception, ctx: TaskContext, sink: TaskSink) -> CallResult:
+    """Make the result of what a tool raised (TL-09); after the signal it was cut off (TL-10)."""
+    if ctx.signal.reason is not None:
+        raise Interrupted(ctx.signal.reason) from error
+    return failed_call(error, sink)
 
 
 def failed_call(error: Exception, sink: TaskSink) -> CallResult:
