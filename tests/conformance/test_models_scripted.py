@@ -12,9 +12,7 @@ from perdure.testing.models_suite import CHECKS, Abilities, Check, Offered, Play
 from perdure.testing.scripted_model import END, Deferred, Failure, Reply, ScriptedModels
 
 MODEL = ModelId(provider="scripted", model_id="suite")
-CAN = ModelInfo(
-    model=MODEL, images=True, thinking=("off", "low", "medium", "high"), deferred=True
-)
+CAN = ModelInfo(model=MODEL, images=True, thinking=("off", "low", "medium", "high"), deferred=True)
 
 
 BEFORE_TEXT_ENDS = 2

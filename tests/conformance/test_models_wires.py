@@ -52,9 +52,7 @@ def wire_reply(play: Play) -> WireReply | WireError:
         error = FAILURES[play.failure]
         if play.retry_after_ms is not None:
             seconds = str(play.retry_after_ms // 1000)
-            return WireError(
-                status=error.status, type=error.type, headers={"retry-after": seconds}
-            )
+            return WireError(status=error.status, type=error.type, headers={"retry-after": seconds})
         if not play.parts:
             return error
     usage = play.usage
