@@ -32,7 +32,7 @@ async def waiting(conv: Conversation) -> list[str]:
     return [item.kind for item in (await conv.state()).inbox]
 
 
-@pytest.mark.spec("QU-02", "QU-10", "IV-21", "RC-23")
+@pytest.mark.spec("QU-02", "QU-10", "IV-21")
 async def test_a_context_message_asks_for_no_answer(engine: Engine) -> None:
     root = await engine.root([say("one"), say("two")])
     first = await root.append_message("context")

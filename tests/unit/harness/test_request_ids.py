@@ -56,7 +56,7 @@ async def test_an_acceptance_without_a_key_stores_no_mapping(engine: Engine) -> 
     assert await engine.harness.get_value(request_input("k"), None) == keyed_id
 
 
-@pytest.mark.spec("ID-02", "IV-17", "RC-02")
+@pytest.mark.spec("ID-02", "IV-17")
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_input_and_mapping_come_together(engine: Engine, when: Any) -> None:
     root = await engine.root()
@@ -204,7 +204,7 @@ async def test_the_mapping_is_an_ordinary_value(engine: Engine) -> None:
     await engine.harness.command(look)
 
 
-@pytest.mark.spec("QU-01", "RC-01")
+@pytest.mark.spec("QU-01")
 async def test_two_accepts_on_an_idle_conversation(engine: Engine) -> None:
     for order in (("A", "B"), ("B", "A")):
         root = await engine.root([say(f"for {order[0]}"), say(f"for {order[1]}")], session=order[0])

@@ -396,7 +396,7 @@ async def test_a_setting_no_generation_could_use_is_refused(engine: Engine) -> N
     assert (await root.prompt("hello")).text == "ok"
 
 
-@pytest.mark.spec("WS-01", "WS-06", "WS-05", "RC-26")
+@pytest.mark.spec("WS-01", "WS-06", "WS-05")
 async def test_a_working_scope_lives_until_it_is_retired(engine: Engine) -> None:
     harness = await engine.open()
     value, items = SCOPE.value("test.note", "k"), SCOPE.list("test.items")
@@ -467,7 +467,7 @@ async def test_a_working_commit_is_of_one_scope_and_leaves_a_gap_in_main(
         assert len(scopes) == 1
 
 
-@pytest.mark.spec("WS-07", "WS-08", "WS-11", "WS-13", "WS-09", "RC-14")
+@pytest.mark.spec("WS-07", "WS-08", "WS-11", "WS-13", "WS-09")
 async def test_frames_are_stored_before_they_show_and_go_with_the_settlement(
     engine: Engine,
 ) -> None:
@@ -499,7 +499,7 @@ async def test_frames_are_stored_before_they_show_and_go_with_the_settlement(
     assert not [one for one in late if one.time_ms == 0]
 
 
-@pytest.mark.spec("WS-10", "RC-27", "IV-23")
+@pytest.mark.spec("WS-10", "IV-23")
 async def test_a_late_producer_cannot_write_into_a_later_lifetime(engine: Engine) -> None:
     tool = Probe("chat")
     root = await engine.root([say(call("chat")), say("ok")], tools=[tool])
