@@ -5,13 +5,13 @@ import tomllib
 from pathlib import Path
 
 import jsonschema
-import msgspec
 import pytest
 
 import perdure
 from perdure.cli.commands.schemas import schema_of
 from perdure.providers.script import call, say
 from perdure.providers.scripted import ScriptedModels
+from perdure.records.codec import encode
 from perdure.toolkits import file_tools, shell_tools
 from tests.surfaces.desk import Desk
 
@@ -21,6 +21,9 @@ ASK = {"when": "go", "text": "", "calls": [{"name": "list", "args": {}}]}
 
 @pytest.mark.spec("CM-23")
 def test_sessions_page_by_name_rename_and_delete(desk: Desk) -> None:
+    assert desk.run("sessions", "--json").document["data"] == []
+    assert desk.run("sessions", "--store", "mysql:x", "--json").code == 3
+    assert not desk.data.exists()
     model = desk.script(HELLO)
     for name in ("a", "b", "x/../y"):
         desk.run("run", "-m", model, "-s", name, "hi")
@@ -110,8 +113,8 @@ async def test_context_is_the_next_request_to_the_byte(desk: Desk) -> None:
         await root.prompt("again")
         request = models.requests[-1]
         past = desk.run(*words, "--as-of", str(boundary)).document["data"]
-    assert now["messages"] == msgspec.to_builtins(request.messages[:-1])
-    assert now["tools"] == msgspec.to_builtins(request.tools)
+    assert now["messages"] == json.loads(encode(list(request.messages)[:-1]))
+    assert now["tools"] == json.loads(encode(request.tools))
     assert past == now
     assert [one["source"] for one in now["tokens"]] == [
         "system prompt", "tools", "user", "assistant", "toolResult", "assistant",
@@ -163,6 +166,10 @@ def test_models_are_listed_and_checked_without_network(desk: Desk) -> None:
     assert by_provider["local"]["key"] == "not needed"
     assert by_provider["local"]["is_ready"] is False
     assert "sk-marker" not in json.dumps(rows)
+
+
+@pytest.mark.spec("CM-37")
+def test_a_model_is_checked_by_one_request_and_its_failure_named(desk: Desk) -> None:
     assert desk.run("models", "antropic").code == 2
     assert desk.run("models", "check", desk.script(HELLO)).code == 0
     failing = desk.script({"error": {"code": "quota"}}, name="failing.json")

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from perdure.cli.endings import UsageProblem
+from perdure.errors import Rejected
 from perdure.hosts.folders import user_data_folder
+from perdure.opening import SCHEMES
 
 HOME_VARIABLE: Final = "PERDURE_HOME"
 STORE_FILE: Final = "sessions.db"
@@ -49,6 +51,17 @@ def file_of(url: str) -> Path:
 def exists(url: str) -> bool:
     """Say whether a store's file is there; one in memory never is."""
     return url.startswith("sqlite:") and file_of(url).is_file()
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL of another scheme, although its store is not there and is not needed.
+
+    Raises:
+        Rejected: `invariant`, naming the schemes.
+    """
+    scheme, _, place = url.partition(":")
+    if not (url == "memory:" or (scheme == "sqlite" and place)):
+        raise Rejected("invariant", f"the store {url!r} is not one of {' and '.join(SCHEMES)}")
 
 
 def no_model() -> UsageProblem:

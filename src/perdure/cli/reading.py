@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from perdure.cli.last import not_found
-from perdure.cli.places import exists
+from perdure.cli.places import check_url, exists
 from perdure.errors import Rejected
 from perdure.opening import open_store, system_ports
 from perdure.ports import Sessions, Storage
@@ -13,9 +13,13 @@ from perdure.ports import Sessions, Storage
 @asynccontextmanager
 async def container(url: str) -> AsyncGenerator[Sessions | None]:
     """Open a store; None when its file is not there, for reading makes none."""
+    if not exists(url):
+        check_url(url)
+        yield None
+        return
     sessions = open_store(url, system_ports())
     try:
-        yield sessions if exists(url) else None
+        yield sessions
     finally:
         await sessions.close()
 
