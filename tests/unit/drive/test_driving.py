@@ -288,7 +288,6 @@ async def test_waiting_for_idle_starts_nothing(engine: Engine) -> None:
     await waiting
 
 
-@pytest.mark.spec("FT-06")
 async def test_a_fault_reaches_every_driver_and_every_waiter(engine: Engine) -> None:
     root = await engine.root([say("done")])
     accepted = await root.accept("hi")

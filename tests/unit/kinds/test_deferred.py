@@ -233,7 +233,6 @@ async def test_an_abort_cancels_the_remote_work_and_ignores_its_error(
         assert len(engine.models.cancelled) == 1
 
 
-@pytest.mark.spec("CX-24")
 async def test_resetting_the_context_while_deferred_needs_force(engine: Engine) -> None:
     root = await engine.root([say("later", deferred=Deferred())])
     await root.accept("hi")

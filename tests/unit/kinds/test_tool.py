@@ -510,7 +510,7 @@ async def test_progress_and_memos_are_durable_and_end_with_the_task(engine: Engi
     assert await outcomes(root) == ["finished", "finished"]
 
 
-@pytest.mark.spec("TL-29", "TK-05", "CN-13")
+@pytest.mark.spec("TL-29")
 async def test_calls_are_parallel_unless_captured_order_is_sequential(engine: Engine) -> None:
     gates = [Gate(), Gate()]
     tools = [Probe("a", gate=gates[0]), Probe("b", gate=gates[1])]
@@ -528,7 +528,7 @@ async def test_calls_are_parallel_unless_captured_order_is_sequential(engine: En
     assert join.after == tuple(task.id for task in calls)
 
 
-@pytest.mark.spec("TL-29", "TK-05")
+@pytest.mark.spec("TL-29")
 async def test_a_held_predecessor_keeps_its_successors_back(engine: Engine) -> None:
     gate = Gate()
     tools = [Probe("a", gate=gate), Probe("b")]
