@@ -135,7 +135,16 @@ class LaunchFolder:
     def exit(self) -> Exited | None:
         """Answer how the command ended, None while that is not written."""
         content = self._read("exit.json")
-        return None if content is None else _EXITED.decode(content)
+        if content is None:
+            return None
+        return msgspec.structs.replace(_EXITED.decode(content), stopped=self._is_stopped())
+
+    def mark_stopped(self) -> None:
+        """Note that a stop is asked for, so that its end is never taken for the command's own."""
+        os.close(self._open("stopped", os.O_CREAT | os.O_WRONLY))
+
+    def _is_stopped(self) -> bool:
+        return (self.path / "stopped").exists()
 
     def _read(self, name: str) -> bytes | None:
         try:

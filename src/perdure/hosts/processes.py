@@ -219,6 +219,7 @@ class LocalProcesses:
         folder = LaunchFolder(self._root, ref)
         identity = folder.identity()
         assert identity is not None
+        folder.mark_stopped()
         _ask_to_end(folder, identity, grace_s)
         deadline = time.monotonic() + END_S_MAX
         while folder.is_alive() and time.monotonic() < deadline:

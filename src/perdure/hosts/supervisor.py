@@ -10,6 +10,7 @@ standard library, is imported only for how it reads the process table, and talks
     log, tail-N    output as written: the first bytes up to the cap, then the last ones from byte N
     exit.json      how it ended, written by rename, after every process of the command is gone
     revoked        "never start", written by a harness that holds the lock
+    stopped        "a stop is asked for", written by a harness before it signals
 
 On Linux orphans of the command become children of the supervisor, so a process that calls setsid
 or forks twice is found (KT-19). On macOS only its process group is found; that path is untested.

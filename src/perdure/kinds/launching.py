@@ -81,7 +81,9 @@ class LaunchedCalls:
         if isinstance(found, Running):
             found = await host.stop(ref, grace_ms=STOP_GRACE_MS)
             return await self._stopped(host, ref)
-        if isinstance(found, Lost) or not isinstance(tool, LaunchingTool):
+        # An earlier recovery, or a close, may have stopped it and died before it could say so.
+        was_cut = isinstance(found, Lost) or found.stopped
+        if was_cut or not isinstance(tool, LaunchingTool):
             return await self._stopped(host, ref)
         return await self._report(ctx, tool, context, args, ref, ended=found)
 

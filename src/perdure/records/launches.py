@@ -43,6 +43,7 @@ class Exited(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 
     `ended_ms` is wall milliseconds; `bytes` is the true number of bytes it wrote; `ran_ms` how
     long it ran; `left` how many of its processes still ran after it and were ended with it (KT-19).
+    `stopped` says that a stop was asked for before the end: it did not end by itself (TL-33).
     """
 
     code: int | UnsetType = UNSET
@@ -52,6 +53,7 @@ class Exited(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     bytes: int
     ran_ms: int = 0
     left: int = 0
+    stopped: bool = False
 
 
 class Lost(Struct, frozen=True, gc=False):
