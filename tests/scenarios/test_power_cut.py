@@ -80,7 +80,7 @@ def cut_run(tmp_path: Path, durability: Any) -> list[Cut]:
     folder.mkdir()
     with PowerRig() as rig:
         points: Any = Cutting(rig, folder, tmp_path / "cuts")
-        trial = Trial(folder=str(folder), durability=durability)
+        trial = Trial(folder=str(folder), durability=durability, queue_first=True)
         asyncio.run(live(trial, points, last=False))
     assert {cut.point for cut in points.cuts} == MOMENTS
     return points.cuts
@@ -131,6 +131,7 @@ def test_under_process_a_power_cut_may_lose_the_newest_but_damages_nothing(
         weaker = [fault for fault in ending.faults if "the counter says" not in fault]
         weaker = [fault for fault in weaker if "the store says otherwise" not in fault]
         weaker = [fault for fault in weaker if "usage of attempt" not in fault]
+        weaker = [fault for fault in weaker if "was done" not in fault]
         assert not weaker, (cut, weaker)
         lost += had and ending.faults != ()
     assert lost, "nothing was ever lost: the cuts prove nothing"

@@ -312,7 +312,8 @@ def _agrees(outcome: str, count: int, *, is_safe: bool) -> bool:
 def usage_faults(journal: Journal, reported: Iterable[tuple[int, int]]) -> list[str]:
     """Compare the usage list with what providers said: once each, with its attempt's outcome.
 
-    A report that was lost belongs to an attempt that was interrupted, aborted, or never fetched.
+    A report that was lost belongs to an attempt that was interrupted or aborted, or to a poll that
+    was and is made again.
     """
     said = set(reported)
     stored = Counter((int(task), attempt) for task, attempt in journal.usage)
@@ -324,7 +325,8 @@ def usage_faults(journal: Journal, reported: Iterable[tuple[int, int]]) -> list[
     faults += [f"usage of attempt {key} was never reported" for key in stored if key not in said]
     for task, attempt in said - set(stored):
         why = journal.attempts.get((Seq(task), attempt))
-        if why not in ("interrupted", "aborted", "deferred_expired", None):
+        was_deferred = "deferred" in journal.tasks[Seq(task)].statuses
+        if why not in ("interrupted", "aborted", None) and not was_deferred:
             faults.append(f"usage of attempt {(task, attempt)}, which ended {why!r}, is missing")
     for (task, attempt), why in journal.attempts.items():
         if why == "interrupted" and (task, attempt) in stored:

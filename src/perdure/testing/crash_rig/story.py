@@ -14,6 +14,7 @@ import contextlib
 import os
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -103,19 +104,34 @@ class Witness:
     def count_of(self, task: TaskRow) -> int:
         """Count the executions of one call; the story has one command only."""
         name = task.state["name"]
-        key = "shell:" if name == "shell" else f"{name}:{task.id}"
-        return self.effects.count(key)
+        if name == "shell":
+            return self.effects.count("shell:")
+        keys = [key for key in self.lines("counter") if key.startswith(f"{name}:")]
+        return sum(key.endswith(f":{task.id}") for key in keys)
+
+    def doubled(self) -> list[str]:
+        """Say what was done twice that may be done once: by its arguments, whatever call it was.
+
+        A power cut may lose a call with all that led to it, and the model then asks again under
+        another id; the world was changed twice all the same.
+        """
+        deeds = Counter(key.rpartition(":")[0] for key in self.lines("counter"))
+        return [
+            f"{deed!r} was done {count} times"
+            for deed, count in deeds.items()
+            if count > 1 and deed.partition(":")[0] not in SAFE
+        ]
 
 
 def tools(folder: Path, witness: Witness, points: Points, started: asyncio.Event) -> Sequence[Tool]:
     """Make the story's tools."""
 
-    async def act(name: str, ctx: ToolContext) -> str:
+    async def act(name: str, what: int, ctx: ToolContext) -> str:
         started.set()
         with points.in_flight("effect"):
             await asyncio.sleep(EFFECT_MS / 1000)
             points.reach("effect.before")
-            witness.effects.add(f"{name}:{ctx.invocation_id}")
+            witness.effects.add(f"{name}:{what}:{ctx.invocation_id}")
             points.reach("effect.after")
             await ctx.out.progress({"step": 1})
             await asyncio.sleep(EFFECT_MS / 1000)
@@ -124,12 +140,12 @@ def tools(folder: Path, witness: Witness, points: Points, started: asyncio.Event
     @tool(replay="safe")
     async def look(at: int, ctx: ToolContext) -> str:
         """Look at something."""
-        return await act("look", ctx)
+        return await act("look", at, ctx)
 
     @tool
     async def pay(amount: int, ctx: ToolContext) -> str:
         """Pay an amount."""
-        return await act("pay", ctx)
+        return await act("pay", amount, ctx)
 
     return (look, pay, *shell_tools(folder, env=["STORY_SECONDS"]))
 
@@ -259,6 +275,8 @@ async def live(trial: Trial, points: Points, *, last: bool) -> Ending | None:
     harness, storage = await stage.open()
     root = await harness.root()
     await _say(stage, root, "web-1")
+    if trial.queue_first:
+        await _say(stage, root, "web-2")
     driving = asyncio.create_task(harness.drive())
     begun = asyncio.create_task(stage.started.wait())
     await asyncio.wait({driving, begun}, return_when=asyncio.FIRST_COMPLETED)
@@ -302,6 +320,7 @@ async def _audit(stage: Stage, storage: Storage) -> tuple[Journal, list[str]]:
         *end_faults(journal),
         *outcome_faults(journal, witness.count_of, safe=SAFE),
         *usage_faults(journal, [(int(task), int(attempt)) for task, attempt in reported]),
+        *witness.doubled(),
         *_ack_faults(journal, witness),
         *_process_faults(journal),
     ]

@@ -45,7 +45,8 @@ class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One session: a folder of its own, how its lives end, and one last life that audits.
 
     `early_close` closes the harness of killed lives while tools still run; `command_s` is how
-    long the story's shell command takes.
+    long the story's shell command takes; with `queue_first` the second message is said before the
+    first one is driven, so that no acceptance is committed while tools run.
     """
 
     folder: str
@@ -53,6 +54,7 @@ class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
     durability: Literal["power", "process"] = "power"
     early_close: bool = False
     command_s: float = 0.05
+    queue_first: bool = False
 
 
 class Life(Struct, frozen=True, kw_only=True, omit_defaults=True):
