@@ -27,7 +27,7 @@ from perdure.records.codec import encode
 from perdure.records.launches import LaunchRef
 from perdure.records.messages import AssistantPayload, TextPart, ToolCallPart, read_payload
 from perdure.records.seqs import Seq
-from perdure.records.strict_json import repair_text
+from perdure.records.strict_json import parse_object, repair_text
 from perdure.records.tasks import Role, Task
 
 T = TypeVar("T")
@@ -210,7 +210,7 @@ class ToolCall:
                 "notStarted", f"not executed: tool {state.name!r} was not offered to this request"
             )
         if call.args is UNSET:
-            return _bad_arguments(tool, "the arguments are not a complete JSON object")
+            return _bad_arguments(tool, _why_unparsed(call))
         return None
 
     def _checked(self, tool: Tool, call: ToolCallPart) -> Mapping[str, Any] | CallResult:
@@ -333,6 +333,16 @@ def _needs_barrier(replay: Replay) -> bool:
 
 def _args(call: ToolCallPart) -> Mapping[str, Any]:
     return {} if call.args is UNSET else call.args
+
+
+def _why_unparsed(call: ToolCallPart) -> str:
+    """Say what is wrong with arguments that the strict parser refused, such as a long number."""
+    why = "the arguments are not a complete JSON object"
+    try:
+        parse_object("" if call.args_text is UNSET else call.args_text)
+    except InvalidArguments as error:
+        return f"{why}: {error}"
+    return why
 
 
 def _bad_arguments(tool: Tool, fault: str) -> CallResult:
