@@ -11,6 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jsonschema
+
+from perdure.cli.commands.schemas import schema_of
+
+ENVELOPE = schema_of("envelope")
+EVENTS = schema_of("events")
+
 PERDURE = str(Path(sys.executable).with_name("perdure"))
 WAIT_S = 9
 
@@ -24,15 +31,21 @@ class Ended(NamedTuple):
 
     @property
     def document(self) -> dict[str, Any]:
-        """Parse the one document of `--json`."""
+        """Parse the one document of `--json`, which fits its schema (CM-05)."""
         assert self.out.count("\n") == 1, self.out
         assert self.out.endswith("\n")
-        return json.loads(self.out)
+        document = json.loads(self.out)
+        jsonschema.validate(document, ENVELOPE)
+        assert document["exit_code"] == self.code
+        return document
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """Parse the lines of `--json-events`, each alone."""
-        return [json.loads(line) for line in self.out.splitlines()]
+        events = [json.loads(line) for line in self.out.splitlines()]
+        for event in events:
+            jsonschema.validate(event, EVENTS)
+        return events
 
     @property
     def last_words(self) -> str:

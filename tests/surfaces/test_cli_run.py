@@ -6,19 +6,14 @@ import signal
 import time
 from pathlib import Path
 
-import jsonschema
 import pytest
 
-from perdure.cli.commands.schemas import schema_of
 from tests.surfaces.desk import Desk
 
 HELLO = {"text": "Hello there.", "uses": 0, "usage": {"input": 9, "output": 4}}
 LOOK = {"when": "look", "text": "Let me look. ", "calls": [{"name": "list", "args": {}}]}
 BEGIN = "echo begun > begun; sleep 600"
 SLEEP = {"when": "sleep", "calls": [{"name": "shell", "args": {"command": BEGIN}}]}
-
-ENVELOPE = schema_of("envelope")
-EVENTS = schema_of("events")
 
 
 @pytest.mark.spec("CM-02")
@@ -74,8 +69,6 @@ def test_json_is_one_document_also_on_failure(desk: Desk) -> None:
     for words in lines:
         ended = desk.run(*words, "--json")
         documents.append(ended.document)
-        jsonschema.validate(ended.document, ENVELOPE)
-        assert ended.document["exit_code"] == ended.code
         assert (ended.document["error"] is None) == (ended.code == 0), words
     answered = documents[0]
     assert answered["answer"] == "Hello there."
@@ -89,8 +82,6 @@ def test_events_parse_alone_and_the_last_deltas_are_the_answer(desk: Desk) -> No
     reply = {"text": "So it is done. " * 30, "chunk": 9, "delayMs": 5}
     ended = desk.run("run", "-m", desk.script(LOOK, reply), "--json-events", "look")
     events = ended.events
-    for event in events:
-        jsonschema.validate(event, EVENTS)
     kinds = [event["type"] for event in events]
     assert kinds[0] == "accepted"
     assert kinds[-1] == "result"

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import click
 from msgspec import Struct
 
-from perdure.cli.endings import CONTINUABLE, Ending, envelope
+from perdure.cli.endings import CODES, CONTINUABLE, Ending, envelope
 from perdure.cli.events import ResultEvent
 from perdure.cli.names import session_names
 from perdure.cli.terminal import Terminal, When
@@ -93,12 +93,12 @@ class Surface:
             terminal.complain(f"perdure: {ending.error.message}", "bad")
             if ending.error.hint is not None:
                 terminal.complain(f"  {ending.error.hint}")
-        if ending.resume is not None and ending.outcome in CONTINUABLE:
+        terminal.flush()
+        is_cut = terminal.broken is not None and ending.code == 0
+        if ending.resume is not None and (is_cut or ending.outcome in CONTINUABLE):
             terminal.complain(ending.resume)
         terminal.finish()
-        if terminal.broken is not None and ending.code == 0:
-            return envelope(self.command, Ending(outcome="pipe")).exit_code
-        return ending.code
+        return CODES["pipe"] if is_cut else ending.code
 
 
 COLOR: Final = click.Choice(["auto", "always", "never"])

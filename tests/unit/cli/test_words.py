@@ -4,16 +4,23 @@ import re
 from pathlib import Path
 
 import click
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import perdure
 from perdure.cli.commands.checkups import has_wal_fault, in_range
+from perdure.cli.commands.schema import schema_text as shipped
+from perdure.cli.commands.schemas import SCHEMAS, schema_of, schema_text
 from perdure.cli.endings import CODES, MEANINGS
 from perdure.cli.main import COMMANDS, cli, load, run_command
 from perdure.cli.spending import spent_of, spent_words
 from perdure.cli.tables import table, width
 from perdure.cli.visible import one_line, visible
+from perdure.providers.script import call, say
+from perdure.providers.scripted import ScriptedModels
+from perdure.records.codec import decode_json, encode
 from perdure.records.usage import TokenSum, UsageTotals
 
 ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
@@ -68,7 +75,7 @@ def test_a_defect_ends_with_one_and_names_a_report(
     def broken(_: str) -> None:
         raise RuntimeError("nobody thought of this")
 
-    monkeypatch.setattr(module, "schema_of", broken)
+    monkeypatch.setattr(module, "schema_text", broken)
     assert run_command(["schema", "config"]) == 1
     said = capfd.readouterr()
     assert said.out == ""
@@ -97,6 +104,29 @@ def test_each_command_is_there_documented_and_takes_json(name: str) -> None:
         names = {option for param in one.params for option in param.opts}
         assert {"--json", "--color", "--quiet"} <= names
         assert all(param.help for param in one.params if isinstance(param, click.Option))
+
+
+@pytest.mark.spec("CM-05")
+@pytest.mark.parametrize("name", list(SCHEMAS))
+def test_the_shipped_schema_is_that_of_the_structs(name: str) -> None:
+    renew = "python -m perdure.cli.commands.schemas"
+    assert shipped(name) == schema_text(name), f"write it anew: {renew}"
+    jsonschema.Draft202012Validator.check_schema(schema_of(name))
+
+
+@pytest.mark.spec("CM-05")
+async def test_every_commit_fits_the_schema_of_a_record() -> None:
+    models = ScriptedModels([say("Let me look.", call("nothing")), say("Done.")])
+    validator = jsonschema.Draft202012Validator(schema_of("record"))
+    async with perdure.open("memory:", session="a", model="scripted:x", models=models) as harness:
+        root = await harness.root()
+        await root.prompt("hi")
+        commits = await harness.commits(limit=1_000)
+    assert len(commits) > 4
+    for commit in commits:
+        validator.validate(decode_json(encode(commit)))
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate({**decode_json(encode(commits[0])), "w": [{"k": "nonsense"}]})
 
 
 def test_versions_are_compared_as_numbers() -> None:

@@ -1,11 +1,15 @@
 """`perdure schema`: the JSON Schema of what perdure prints, reads and stores (CM-05)."""
 
-import click
-import msgspec
+import json
+from importlib.resources import files
+from typing import Final
 
-from perdure.cli.commands.schemas import SCHEMAS, schema_of
+import click
+
 from perdure.cli.endings import Ending
 from perdure.cli.surface import Surface, surfaced
+
+NAMES: Final = ("envelope", "events", "config", "record")
 
 
 @click.command(
@@ -16,9 +20,13 @@ from perdure.cli.surface import Surface, surfaced
     """
 )
 @surfaced()
-@click.argument("name", type=click.Choice(list(SCHEMAS)))
+@click.argument("name", type=click.Choice(NAMES))
 def command(surface: Surface, *, name: str) -> Ending:
-    """Print the schema."""
-    schema = schema_of(name)
-    text = msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
-    return Ending(data=schema, text=text)
+    """Print the file that is shipped."""
+    text = schema_text(name)
+    return Ending(data=json.loads(text), text=text)
+
+
+def schema_text(name: str) -> str:
+    """Read a schema that is shipped with the package."""
+    return (files("perdure.cli") / "schema" / f"{name}.json").read_text(encoding="utf-8")

@@ -1,5 +1,9 @@
-"""The JSON Schemas of `perdure schema`, made from the Structs themselves (CM-05)."""
+"""The JSON Schemas that `cli/schema` ships, made from the Structs themselves (CM-05).
 
+`python -m perdure.cli.commands.schemas` writes the files anew; a test compares them.
+"""
+
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,8 +29,24 @@ def schema_of(name: str) -> dict[str, Any]:
     return {"$schema": DIALECT, "title": f"perdure {name}", **schema}
 
 
+def schema_text(name: str) -> str:
+    """Answer a schema as its file holds it."""
+    return msgspec.json.format(msgspec.json.encode(schema_of(name)), indent=2).decode() + "\n"
+
+
+def write_all() -> None:
+    """Write every file."""
+    folder = Path(__file__).parents[1] / "schema"
+    for name in SCHEMAS:
+        (folder / f"{name}.json").write_text(schema_text(name), encoding="utf-8")
+
+
 def _raw(kind: type) -> dict[str, Any]:
     """Answer the schema of an encoded value: any JSON."""
     if kind is Raw:
         return {}
     raise NotImplementedError
+
+
+if __name__ == "__main__":
+    write_all()
