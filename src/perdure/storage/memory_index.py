@@ -201,7 +201,7 @@ class MemoryIndex:
             self.conversations[write.seq] = StoredConversation(write)
             return write.seq
         if isinstance(write, DeleteConversation):
-            self.deleted[write.conv_id] = write.seq
+            self.deleted.setdefault(write.conv_id, write.seq)
         else:
             settings = self.conversations[write.conv_id].settings
             settings.add(write.seq, patch_settings(settings.at(None) or NEW_SETTINGS, write))

@@ -22,22 +22,26 @@ from pathlib import Path
 from tests.unit.storage.stores import container, count_up
 from perdure.errors import StorageBusy, PerdureError
 
+def say(text):
+    sys.stdout.write(text + "\\n")  # one write, so that a kill cuts between lines only
+    sys.stdout.flush()
+
 async def work(folder, name, commits, hold):
     sessions = container(Path(folder))
     try:
         storage = await sessions.open(name, create=True)
     except StorageBusy as error:
-        print("busy", error.holder.get("pid"), flush=True)
+        say(f"busy {error.holder.get('pid')}")
         return
-    print("open", storage.last_seq, flush=True)
+    say(f"open {storage.last_seq}")
     for number in range(commits):
         await count_up(storage, 1, barrier_every=1)
-        print("stored", storage.last_seq, flush=True)
+        say(f"stored {storage.last_seq}")
     if hold:
         sys.stdin.read()
     await storage.close()
     await sessions.close()
-    print("closed", flush=True)
+    say("closed")
 
 asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "hold"))
 """
@@ -122,9 +126,8 @@ def test_a_kill_at_any_moment_leaves_whole_commits(tmp_path: Path, kills: int) -
         timer.start()
         output, _ = process.communicate()
         timer.join()
-        acknowledged = [
-            int(text.split()[1]) for text in output.splitlines() if text[:6] == "stored"
-        ]
+        said = output[: output.rfind("\n") + 1].split()
+        acknowledged = [int(number) for number in said if number.isdigit()]
 
         async def check() -> int:
             async with opened(tmp_path, create=False) as storage:

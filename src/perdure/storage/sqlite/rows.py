@@ -252,7 +252,7 @@ class SessionRows:
         """Mark a conversation as deleted; its rows stay."""
         self._check_conversation(write.conv_id, write.seq)
         self._execute(
-            "UPDATE conversation SET deleted=? WHERE session=? AND id=?",
+            "UPDATE conversation SET deleted=? WHERE session=? AND id=? AND deleted IS NULL",
             (write.seq, self.session, write.conv_id),
         )
         return write.conv_id
