@@ -22,6 +22,7 @@ from perdure.records.sessions import TaskScan
 from perdure.records.writes import RetireScope
 from perdure.storage.sqlite import SqliteSessions
 from perdure.storage.sqlite.connect import FORMAT, Step, open_writer, prepare_container
+from perdure.storage.sqlite.handle import SqliteStorage
 from perdure.storage.sqlite.rows import SessionRows
 from perdure.testing.manual_clock import ManualClock
 from perdure.testing.storage_history import History, value_at
@@ -309,6 +310,22 @@ async def test_a_reader_alone_writes_no_byte(tmp_path: Path) -> None:
         assert len(await journal(reader)) == 4
     assert len(await journal(reader)) == 4
     await sessions.close()
+
+
+@pytest.mark.spec("SQ-05")
+async def test_a_compound_query_runs_in_one_read_transaction(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        assert isinstance(storage, SqliteStorage)
+
+        def twice(conn: sqlite3.Connection) -> list[object]:
+            before = conn.execute("SELECT created FROM session").fetchone()
+            sql(tmp_path, "UPDATE session SET created = created + 1")
+            return [before, conn.execute("SELECT created FROM session").fetchone()]
+
+        first, second = await storage._reader.call(twice)
+        assert first == second
+        third, _ = await storage._reader.call(twice)
+        assert third != first
 
 
 # What rows hold
