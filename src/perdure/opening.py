@@ -342,6 +342,13 @@ def launch_root(url: str) -> Path | None:
     return file.with_name(file.name + ".launch")
 
 
+def remove_launches(url: str, session_id: str) -> None:
+    """Remove what a deleted session's commands left beside the store (SN-08); blocks."""
+    place = launch_root(url)
+    if place is not None:
+        shutil.rmtree(place / session_id, ignore_errors=True)
+
+
 async def offered_models(
     model: ModelId,
     configs: Mapping[str, ProviderConfig],

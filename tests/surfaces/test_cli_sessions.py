@@ -40,13 +40,27 @@ def test_sessions_page_by_name_rename_and_delete(desk: Desk) -> None:
     assert desk.run("sessions", "rename", "b", "c").code == 0
     shown = desk.run("sessions", "show", "c", "--json").document
     assert shown["data"]["id"] == rows[1]["id"]
+    assert [file.name for file in desk.home.parent.iterdir()].count("y") == 0
+
+
+@pytest.mark.spec("CM-23")
+def test_delete_shows_what_goes_and_asks_or_needs_yes(desk: Desk) -> None:
+    shell = {"when": "go", "calls": [{"name": "shell", "args": {"command": "echo out"}}]}
+    model = desk.script(shell, HELLO)
+    desk.run("run", "-m", model, "-s", "c", "--yes", "go")
+    launches = desk.store.with_name("sessions.db.launch")
+    (launches / desk.run("sessions", "--json").document["data"][0]["id"]).mkdir(exist_ok=True)
     kept = desk.run("sessions", "delete", "c")
     assert kept.code == 2
     assert "nothing is live" in kept.err
-    assert desk.run("sessions", "delete", "c", "--yes").code == 0
-    gone = desk.run("sessions", "delete", "c", "--yes")
-    assert gone.code == 3
-    assert [file.name for file in desk.home.parent.iterdir()].count("y") == 0
+    assert "--yes" in kept.err
+    code, shown = desk.on_terminal("sessions", "delete", "c", typed="n\n")
+    assert (code, "was not deleted" in shown) == (2, True)
+    code, _ = desk.on_terminal("sessions", "delete", "c", typed="y\n")
+    assert code == 0
+    assert list(launches.iterdir()) == []
+    gone = desk.run("sessions", "delete", "c", "--yes", "--json")
+    assert gone.document["error"]["code"] == "not_found"
 
 
 @pytest.mark.spec("CM-12")

@@ -20,6 +20,7 @@ from perdure.cli.tables import facts, table, when
 from perdure.cli.terminal import stdin_is_terminal
 from perdure.errors import PerdureError, Rejected
 from perdure.harness.overview import Overview, overview
+from perdure.opening import remove_launches
 from perdure.ports import Sessions
 from perdure.records.sessions import Owner, SessionInfo
 
@@ -146,6 +147,7 @@ def delete_session(surface: Surface, *, name: str, yes: bool) -> Ending:
     if not yes and not _confirmed(surface, name):
         raise UsageProblem(f"{name!r} was not deleted", "pass --yes to delete it without asking")
     perdure.run(delete())
+    remove_launches(url, found.info.id)
     surface.terminal.say(f"{name!r} is deleted")
     return Ending(session=name, data={"deleted": name, "id": found.info.id})
 
