@@ -380,6 +380,10 @@ async def test_a_cancelled_input_is_withdrawn_and_never_placed(engine: Engine, w
     sent = repr([list(one.messages) for one in engine.models.requests])
     assert "secret" not in sent
     assert await root.cancel_queued(Seq(999)) == "not_found"
+    current = await root.accept("open")
+    head = engine.storage.last_seq
+    assert await root.cancel_queued(current.input_id) == "already_consumed"
+    assert engine.storage.last_seq == head
     first = (await root.entries())[0].id
     assert await root.cancel_queued(first) == "already_consumed"
 
