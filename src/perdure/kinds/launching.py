@@ -24,7 +24,7 @@ STOP_GRACE_MS: Final = 5_000
 NONCE_BYTES: Final = 8
 
 STOPPED_LOG_BYTES: Final = 16_384
-"""How much of an interrupted command's output is shown."""
+"""How much of the end of an interrupted command's output is shown."""
 
 
 class LaunchedCalls:
@@ -55,7 +55,14 @@ class LaunchedCalls:
             spec = tool.launch(args, ref)
         except ToolFailed as error:
             return error_result("notStarted", f"not executed: {error}")
-        started = await ctx.outside(host.launch(spec))
+        try:
+            started = await ctx.outside(host.launch(spec))
+        except OSError as error:
+            # What became of it is told by its place, not by the error.
+            result = await self.recover(ctx, tool, context, args, ref)
+            if result.outcome != "notStarted":
+                return result
+            return error_result("notStarted", f"not executed: it could not be started: {error}")
         ended: Exited | Lost
         timed_out = False
         if isinstance(started, Exited):
@@ -67,7 +74,7 @@ class LaunchedCalls:
     async def recover(
         self,
         ctx: TaskContext,
-        tool: Tool | None,
+        tool: Tool | LaunchingTool | None,
         context: ToolContext,
         args: Mapping[str, Any],
         ref: LaunchRef,
@@ -157,7 +164,7 @@ class LaunchedCalls:
         )
 
     async def _stopped(self, host: ProcessHost, ref: LaunchRef) -> CallResult:
-        log = await host.log(ref, offset=0, limit=STOPPED_LOG_BYTES)
+        log = await host.log(ref, offset=-STOPPED_LOG_BYTES, limit=STOPPED_LOG_BYTES)
         text = log.decode(errors="replace").replace("\x00", "\u2400")
         return error_result(
             "interrupted",

@@ -158,14 +158,7 @@ class ToolCall:
             return
         state = tool_state(task)
         tool = self._services.tools.get(state.name)
-        if state.launch is not UNSET and self._services.processes is not None:
-            call = await self._call_part(task, ctx, state)
-            args = state.args if state.args is not UNSET else _args(call)
-            sink = self._sink(ctx, tool, state)
-            context = self._context(ctx, state, sink)
-            result = await self._launched.recover(ctx, tool, context, args, state.launch)
-            await settle_call(ctx, self._services, result)
-            await self._launched.forget(state.launch)
+        if await self._settle_launched(task, ctx, tool, state):
             return
         if state.replay == "safe" and tool is not None and tool.replay == "safe":
             await ctx.patch(status="planned", attempt=state.attempt + 1)
@@ -178,13 +171,26 @@ class ToolCall:
         state = tool_state(task)
         tool = self._services.tools.get(state.name)
         if task.status == "running":
-            if state.launch is not UNSET:
-                await self._launched.stop(state.launch)
-            result = await self._interrupted(ctx, tool, attempt=state.attempt)
-            await settle_call(ctx, self._services, result)
+            if not await self._settle_launched(task, ctx, tool, state):
+                result = await self._interrupted(ctx, tool, attempt=state.attempt)
+                await settle_call(ctx, self._services, result)
             return
         unrun = error_result("notStarted", "not executed: the run was aborted before this call")
         await self._refuse(ctx, tool, state, unrun)
+
+    async def _settle_launched(
+        self, task: Task, ctx: TaskContext, tool: Tool | None, state: ToolState
+    ) -> bool:
+        """Settle a call by what became of its command; says whether there is one (TL-33)."""
+        if state.launch is UNSET or self._services.processes is None:
+            return False
+        call = await self._call_part(task, ctx, state)
+        args = state.args if state.args is not UNSET else _args(call)
+        context = self._context(ctx, state, self._sink(ctx, tool, state))
+        result = await self._launched.recover(ctx, tool, context, args, state.launch)
+        await settle_call(ctx, self._services, result)
+        await self._launched.forget(state.launch)
+        return True
 
     # Before it runs.
 
@@ -301,7 +307,7 @@ class ToolCall:
 
     def _sink(self, ctx: TaskContext, tool: Tool | None, state: ToolState) -> TaskSink:
         policy: Any = tool.output if tool is not None else _DefaultOutput()
-        return TaskSink(ctx, policy, attempt=state.attempt)
+        return TaskSink(ctx, policy, attempt=state.attempt, secrets=self._services.secrets)
 
     def _context(self, ctx: TaskContext, state: ToolState, sink: TaskSink) -> CallContext:
         return CallContext(
