@@ -43,9 +43,10 @@ class UsageReader:
     async def _sum(self, conv_id: Seq | None, as_of: Seq | None = None) -> UsageTotals:
         elements: list[UsageElement] = []
         after: Seq | None = None
+        before = None if as_of is None else Seq(as_of + 1)
         while True:
             page = await self._storage.elements(
-                USAGE.address(), ListPage(after=after, limit=PAGE, as_of=as_of)
+                USAGE.address(), ListPage(after=after, before=before, limit=PAGE)
             )
             for element in page:
                 usage = decode(element.value_json, UsageElement)
