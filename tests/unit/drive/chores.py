@@ -60,10 +60,12 @@ class Chores:
     def __init__(self, **bodies: Body) -> None:
         self.bodies = bodies
         self.calls: list[tuple[str, str]] = []
+        self.holds = 0
         self.running = 0
         self.most_running = 0
 
     def hold(self, task: Task) -> Hold:
+        self.holds += 1
         state = decode(task.state_json, ChoreState)
         return Hold(
             not_before_ms=None if state.not_before is UNSET else state.not_before,
