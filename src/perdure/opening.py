@@ -30,6 +30,7 @@ from perdure.hosts.folders import user_data_folder
 from perdure.hosts.randomness import SystemRandomness
 from perdure.hosts.threads import DaemonThreads
 from perdure.kinds.permissions import Permissions
+from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import SystemPrompt
 from perdure.ports import (
     Clock,
@@ -93,9 +94,10 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     """Everything `perdure.open` accepts besides the store's URL.
 
     `model` is `provider:model`; a stored one stays unless it differs and `keep_model` is False
-    (K44). `models` replaces every provider; `data_folder` holds the local model. With
-    `named_by_id` a new session is made, and `session` is the start of its name; the first digits
-    of its id follow (CM-18).
+    (K44). `secrets` names environment variables whose texts are stored as `[secret NAME]` only;
+    the keys of providers are such secrets anyway (SX-05). `models` replaces every provider;
+    `data_folder` holds the local model. With `named_by_id` a new session is made, and `session`
+    is the start of its name; the first digits of its id follow (CM-18).
     """
 
     session: str
@@ -113,6 +115,7 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     interrupted: Literal["retry", "publish"] = "retry"
     keep_model: bool = False
     permissions: Permissions = Permissions()
+    secrets: Sequence[str] = ()
     limits: Limits | None = None
     resources: Mapping[str, object] = NO_OPTIONS
     data_folder: Path | None = None
@@ -157,8 +160,13 @@ class OpenSession:
         options = self._options
         ports = options.ports or system_ports()
         model = parse_model(options.model)
+        secrets = Secrets({name: os.environ.get(name, "") for name in options.secrets})
         models = options.models or await offered_models(
-            model, options.providers, ports, data_folder=options.data_folder
+            model,
+            options.providers,
+            ports,
+            data_folder=options.data_folder,
+            noted=secrets.note,
         )
         # Looking for folders blocks, however briefly.
         sessions = await ports.threads.run(
@@ -170,17 +178,21 @@ class OpenSession:
         else:
             storage = await sessions.open(options.session, create=options.create)
         processes = await ports.threads.run("open", partial(self._processes, storage, ports))
-        harness = await self._harness(storage, models, model, processes, ports)
+        harness = await self._harness(
+            storage, models=models, model=model, processes=processes, ports=ports, secrets=secrets
+        )
         self._stack.push_async_callback(harness.close)
         return harness
 
     async def _harness(
         self,
         storage: Storage,
+        *,
         models: Models,
         model: ModelId,
         processes: ProcessHost | None,
         ports: Ports,
+        secrets: Secrets,
     ) -> Harness:
         options = self._options
         try:
@@ -197,10 +209,11 @@ class OpenSession:
                     processes=processes,
                     resources={FILES_RESOURCE: _files(ports.threads), **options.resources},
                     permissions=options.permissions,
+                    secrets=secrets,
                     system_prompt=options.system_prompt,
                     limits=options.limits,
                     model_given=not options.keep_model,
-                    on_error=options.on_error or print_error,
+                    on_error=options.on_error or partial(print_error, secrets),
                 ),
             )
         except BaseException:
@@ -271,6 +284,7 @@ def configured(config: Config) -> dict[str, Any]:
         "stream_options": file.model.options,
         "providers": load("perdure.configuration.providers").provider_configs(file),
         "permissions": Permissions(allow=file.approvals.allow, deny=file.approvals.deny),
+        "secrets": file.tools.env,
         "limits": Limits(
             generations=file.limits.generations, tools=file.limits.tools, jobs=file.limits.jobs
         ),
@@ -355,8 +369,11 @@ async def offered_models(
     ports: Ports,
     *,
     data_folder: Path | None = None,
+    noted: Callable[[str, str], None] | None = None,
 ) -> Models:
     """Answer the models a host offers, with the wanted one's provider loading in a thread (PV-04).
+
+    `noted` is told the name and the text of every key that is found (SX-05).
 
     Raises:
         Rejected: `invariant`, for an unknown provider (PV-02).
@@ -374,7 +391,12 @@ async def offered_models(
         embedded.begin(model)
         others["local"] = embedded
     offered = OfferedModels(
-        load=load, threads=ports.threads, clock=ports.clock, configs=configs, others=others
+        load=load,
+        threads=ports.threads,
+        clock=ports.clock,
+        configs=configs,
+        others=others,
+        noted=noted,
     )
     offered.check(model)
     offered.begin(model.provider)
@@ -410,7 +432,8 @@ class _Nowhere:
 _NOWHERE: Final[nullcontext[Span]] = nullcontext(_Nowhere())
 
 
-def print_error(error: BaseException, task_id: int | None) -> None:
-    """Say on standard error what a listener, hook or handler raised."""
+def print_error(secrets: Secrets, error: BaseException, task_id: int | None) -> None:
+    """Say on standard error what a listener, hook or handler raised, without secrets."""
     where = "" if task_id is None else f" in task {task_id}"
-    sys.stderr.write(f"perdure: {type(error).__name__}{where}: {error}\n")
+    said, _ = secrets.text(f"perdure: {type(error).__name__}{where}: {error}\n")
+    sys.stderr.write(said)

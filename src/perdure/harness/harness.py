@@ -23,6 +23,7 @@ from perdure.kinds.content import CORE_CONTENT, ContentKind
 from perdure.kinds.generation import Generation
 from perdure.kinds.post_tools import PostTools
 from perdure.kinds.projection import Projections
+from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import Services, SettingsBook
 from perdure.kinds.tool import ToolCall
 from perdure.line.command import Command, WorkingCommand
@@ -286,6 +287,7 @@ def _assemble(
         processes=options.processes,
         resources=MappingProxyType(dict(options.resources)),
         permissions=options.permissions,
+        secrets=Secrets() if options.secrets is None else options.secrets,
         initial=options.initial,
         system_prompt=options.system_prompt,
         contents=contents,

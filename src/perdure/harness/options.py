@@ -9,6 +9,7 @@ from perdure.drive.limits import Limits
 from perdure.errors import Rejected
 from perdure.kinds.content import ContentKind
 from perdure.kinds.permissions import Permissions
+from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import SystemPrompt
 from perdure.ports import Clock, Models, ProcessHost, Randomness, Telemetry, Threads, Tool
 from perdure.records.settings import GenerationSettings
@@ -31,6 +32,7 @@ class HarnessOptions(Struct, frozen=True, kw_only=True):
     processes: ProcessHost | None = None
     resources: Mapping[str, object] = {}
     permissions: Permissions = Permissions()
+    secrets: Secrets | None = None
     system_prompt: SystemPrompt = None
     kinds: Sequence[TaskKind] = ()
     contents: Sequence[ContentKind] = ()

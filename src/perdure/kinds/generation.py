@@ -179,7 +179,7 @@ class Generation:
                 ctx, self._services, settings, conversation, attempt=state.attempt
             )
             ctx.check_signal()
-            reply = Reply(self._services.models, asked.request)
+            reply = Reply(self._services.models, asked.request, self._services.secrets)
             outcome = await self._stream(ctx, state, reply)
         except Interrupted as interruption:
             if interruption.reason == "abort" and reply is not None:
@@ -370,7 +370,8 @@ class Generation:
             await settle_failure(ctx, self._services, expired, settings=settings)
             return
         try:
-            outcome = cleaned(await ctx.outside(self._services.models.poll(handle)))
+            found = await ctx.outside(self._services.models.poll(handle))
+            outcome = cleaned(found, self._services.secrets)
         except Interrupted:
             return
         except Exception as error:  # noqa: BLE001 - provider poll: whatever it raises is a classified failure (FT-07)

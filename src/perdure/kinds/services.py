@@ -11,6 +11,7 @@ from perdure.errors import Rejected
 from perdure.kinds.content import ContentKind
 from perdure.kinds.permissions import Permissions
 from perdure.kinds.projection import Projections
+from perdure.kinds.secrets import Secrets
 from perdure.line.command import Command
 from perdure.ports import Clock, Models, ProcessHost, Randomness, Telemetry, Threads, Tool
 from perdure.records.addresses import (
@@ -59,6 +60,7 @@ class Services(Struct, frozen=True, kw_only=True):
     processes: ProcessHost | None
     resources: Mapping[str, object]
     permissions: Permissions
+    secrets: Secrets
     initial: GenerationSettings
     system_prompt: SystemPrompt
     contents: Mapping[str, ContentKind]

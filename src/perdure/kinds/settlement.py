@@ -83,7 +83,7 @@ def assistant_entry(
     size = context_tokens(usage)
     if size is not None:
         facts["context_tokens"] = size
-    if repaired is not NO_REPAIRS:
+    if repaired != NO_REPAIRS:
         facts["repaired"] = repaired_meta(repaired)
     return tx.insert_entry(
         task.conv_id,
@@ -223,14 +223,18 @@ async def settle_failure(
     async def build(tx: Command) -> None:
         task = await tx.task(ctx.task_id)
         partial = error.partial if isinstance(error.partial, AssistantMessage) else None
+        repaired = NO_REPAIRS
         if partial is not None:
-            partial, _ = clean_message(partial)
+            partial, repaired = clean_message(partial)
+            partial, hidden = services.secrets.message(partial)
+            repaired += Repairs(secrets=hidden)
         usage = error.usage if isinstance(error.usage, Usage) else None
         if task.abort_requested is not UNSET:
             await _aborted(tx, task, services, partial=partial, asked=asked, usage=usage)
             return
         state = generation_state(task)
         why = clean_error(verdict or MessageError(code=error.code, message=error.message))
+        why, _ = services.secrets.error(why)
         entry = _partial_entry(
             tx,
             task,
@@ -240,6 +244,7 @@ async def settle_failure(
             error=why,
             asked=asked,
             usage=usage,
+            repaired=repaired,
         )
         model = settings.model if settings is not None else None
         record_usage(tx, task, attempt=state.attempt, usage=usage, model=model)
@@ -389,13 +394,16 @@ def _partial_entry(
     error: MessageError | None,
     asked: Asked | None,
     usage: Usage | None,
+    repaired: Repairs = NO_REPAIRS,
 ) -> Seq | None:
     """Keep what arrived: one entry with stop error or aborted, one error result a call (GN-45)."""
     if partial is None or not partial.content:
         return None
     kept = msgspec.structs.replace(partial, stop=stop, error=UNSET if error is None else error)
     now_ms = services.clock.now_ms()
-    entry = assistant_entry(tx, task, kept, now_ms=now_ms, asked=asked, usage=usage)
+    entry = assistant_entry(
+        tx, task, kept, now_ms=now_ms, asked=asked, usage=usage, repaired=repaired
+    )
     error_results(
         tx,
         task,

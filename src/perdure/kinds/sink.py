@@ -15,6 +15,7 @@ from msgspec import Raw
 from perdure.drive.context import TaskContext
 from perdure.errors import Closed
 from perdure.kinds.pump import Pump
+from perdure.kinds.secrets import Secrets
 from perdure.line.command import WorkingCommand
 from perdure.ports import OutputPolicy
 from perdure.records.addresses import MEMO, OUTPUT, PROGRESS
@@ -112,9 +113,18 @@ class TaskMemos:
 class TaskSink:
     """What one execution says."""
 
-    def __init__(self, ctx: TaskContext, policy: OutputPolicy, *, attempt: int) -> None:
-        """Start empty; output is stored under the attempt's key."""
-        self.window = Window(policy)
+    def __init__(
+        self,
+        ctx: TaskContext,
+        policy: OutputPolicy,
+        *,
+        attempt: int,
+        secrets: Secrets | None = None,
+    ) -> None:
+        """Start empty; output is stored under the attempt's key, without `secrets`."""
+        self._secrets = Secrets() if secrets is None else secrets
+        self._stream = self._secrets.stream()
+        self._window = Window(policy)
         self.pump = Pump(self.flush)
         self.repairs: Repairs = NO_REPAIRS
         self.details_json: Raw | None = None
@@ -133,6 +143,17 @@ class TaskSink:
         self._ended = False
 
     @property
+    def window(self) -> Window:
+        """Answer what the result shows; asked for when the call is over."""
+        self._take(self._stream.rest())
+        return self._window
+
+    @property
+    def replaced(self) -> Repairs:
+        """Count everything a door replaced."""
+        return self.repairs + Repairs(secrets=self._stream.count)
+
+    @property
     def memo(self) -> TaskMemos:
         """Answer the execution's memos."""
         return self._memo
@@ -142,9 +163,7 @@ class TaskSink:
         self._check()
         clean, repairs = repair_text(str(text))
         self.repairs += repairs
-        self.window.add(clean)
-        self._unstored.append(clean)
-        self.pump.arrived(len(clean))
+        self._take(self._stream.feed(clean))
 
     def details(self, value: JsonValue) -> None:
         """Set the result's details; replaced on repeat."""
@@ -171,8 +190,9 @@ class TaskSink:
     def handoff(self, text: str) -> None:
         """Ask for a context reset to this text after the exchange."""
         self._check()
-        self.handoff_text, repairs = repair_text(str(text))
-        self.repairs += repairs
+        clean, repairs = repair_text(str(text))
+        self.handoff_text, hidden = self._secrets.text(clean)
+        self.repairs += repairs + Repairs(secrets=hidden)
 
     def add_tools(self, names: Sequence[str]) -> None:
         """Add tools to the active ones at settlement."""
@@ -188,7 +208,8 @@ class TaskSink:
         """Store a checkpoint, then show it (TL-24)."""
         self._check()
         clean, repairs = repair(partial)
-        self.repairs += repairs
+        clean, hidden = self._secrets.value(clean)
+        self.repairs += repairs + Repairs(secrets=hidden)
 
         def build(tx: WorkingCommand) -> None:
             tx.set_value(self._ctx.scope.value(PROGRESS), clean)
@@ -220,13 +241,19 @@ class TaskSink:
         def build(tx: WorkingCommand) -> None:
             if rewrite:
                 tx.delete_list(self._address)
-            tx.append_list(self._address, self.window.text() if rewrite else text)
+            tx.append_list(self._address, self._window.text() if rewrite else text)
 
         await self._ctx.commit_working(build)
         self._stored_bytes = (
             min(size, self._policy.bytes_max) if rewrite else (self._stored_bytes + size)
         )
         self._ctx.emit("output", text)
+
+    def _take(self, text: str) -> None:
+        if text:
+            self._window.add(text)
+            self._unstored.append(text)
+            self.pump.arrived(len(text))
 
     def _check(self) -> None:
         if self._ended:

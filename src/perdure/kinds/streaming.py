@@ -9,6 +9,7 @@ import msgspec
 from perdure.drive.context import TaskContext
 from perdure.errors import ProviderError, Rejected
 from perdure.kinds.model_text import clean_frame, clean_message
+from perdure.kinds.secrets import SecretFrames, Secrets
 from perdure.line.command import WorkingCommand
 from perdure.ports import Models, ModelStream
 from perdure.records.addresses import frames_of
@@ -18,6 +19,7 @@ from perdure.records.messages import AssistantMessage, Part, Usage
 from perdure.records.models import ModelOutcome, ModelRequest
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage
+from perdure.records.strict_json import Repairs
 
 FRAMES_PAGE: Final = 1_000
 """Batches of frames read at a time (WS-12)."""
@@ -32,10 +34,11 @@ FRAME_BYTES: Final = 64
 class Reply:
     """One request's stream, and what had come of it when it was cut off."""
 
-    def __init__(self, models: Models, request: ModelRequest) -> None:
-        """Take what to ask, and whom."""
+    def __init__(self, models: Models, request: ModelRequest, secrets: Secrets) -> None:
+        """Take what to ask, and whom; what comes back is without `secrets` (SX-05)."""
         self.request = request
         self._models = models
+        self._secrets = secrets
         self._stream: ModelStream | None = None
 
     async def read(self, arrived: Callable[[Frame], None]) -> ModelOutcome:
@@ -43,9 +46,11 @@ class Reply:
         try:
             async with self._models.stream(self.request) as stream:
                 self._stream = stream
+                shown = SecretFrames(self._secrets)
                 async for frame in stream:
-                    arrived(clean_frame(frame))
-                return cleaned(await stream.outcome())
+                    for piece in shown.feed(clean_frame(frame)):
+                        arrived(piece)
+                return cleaned(await stream.outcome(), self._secrets)
         except Rejected as error:
             raise ProviderError("no_model", error.message) from error
 
@@ -62,10 +67,10 @@ class Reply:
             return None, None
         else:
             partial, usage = outcome.result, outcome.usage
-        return (
-            clean_message(partial)[0] if isinstance(partial, AssistantMessage) else None,
-            usage if isinstance(usage, Usage) else None,
-        )
+        message = None
+        if isinstance(partial, AssistantMessage):
+            message, _ = self._secrets.message(clean_message(partial)[0])
+        return message, usage if isinstance(usage, Usage) else None
 
 
 class Frames:
@@ -95,14 +100,16 @@ class Frames:
         self._ctx.emit("frame", batch)
 
 
-def cleaned(outcome: ModelOutcome) -> ModelOutcome:
+def cleaned(outcome: ModelOutcome, secrets: Secrets) -> ModelOutcome:
     """Answer an outcome whose message can be stored, with everything that was replaced counted."""
     if not isinstance(outcome.result, AssistantMessage):
         return outcome
     message, repairs = clean_message(outcome.result)
+    message, hidden = secrets.message(message)
     if message is outcome.result:
         return outcome
-    return msgspec.structs.replace(outcome, result=message, repaired=outcome.repaired + repairs)
+    repaired = outcome.repaired + repairs + Repairs(secrets=hidden)
+    return msgspec.structs.replace(outcome, result=message, repaired=repaired)
 
 
 async def stored_parts(ctx: TaskContext, *, attempt: int, poll: int) -> tuple[Part, ...]:

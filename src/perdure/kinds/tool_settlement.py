@@ -6,16 +6,17 @@ from msgspec import UNSET, Raw, Struct
 
 from perdure.drive.context import TaskContext
 from perdure.kinds.exchange import after_cancellation, record_usage, result_entry
+from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import Services
 from perdure.kinds.sink import TaskSink, Window
 from perdure.kinds.states import ToolState
 from perdure.line.command import Command
 from perdure.records.addresses import ACTIVE_TOOLS, task_scope
-from perdure.records.codec import decode
+from perdure.records.codec import decode, decode_json, to_raw
 from perdure.records.entries import Outcome
 from perdure.records.messages import Part, TextPart, ToolResultMessage
 from perdure.records.settings import ALL_TOOLS
-from perdure.records.strict_json import NO_REPAIRS
+from perdure.records.strict_json import NO_REPAIRS, Repairs
 from perdure.records.tasks import Task
 
 
@@ -71,6 +72,13 @@ async def settle_call(ctx: TaskContext, services: Services, result: CallResult) 
 async def _settle(tx: Command, task: Task, services: Services, result: CallResult) -> None:
     state = tool_state(task)
     cut = result.window.cut() if result.window is not None else None
+    secrets = services.secrets
+    parts, hidden = secrets.parts(result.parts)
+    details, in_details = _without(secrets, result.details)
+    checkpoint, in_checkpoint = _without(secrets, result.checkpoint)
+    replaced = NO_REPAIRS if result.sink is None else result.sink.replaced
+    if hidden or in_details or in_checkpoint:
+        replaced += Repairs(secrets=hidden + in_details + in_checkpoint)
     assert task.at_entry is not UNSET
     entry = result_entry(
         tx,
@@ -79,15 +87,15 @@ async def _settle(tx: Command, task: Task, services: Services, result: CallResul
         call_index=state.call_index,
         outcome=result.outcome,
         now_ms=services.clock.now_ms(),
-        repaired=NO_REPAIRS if result.sink is None else result.sink.repairs,
+        repaired=replaced,
         message=ToolResultMessage(
             call_id=state.call_id,
             tool_name=state.name,
-            content=result.parts,
-            details=UNSET if result.details is None else result.details,
+            content=parts,
+            details=UNSET if details is None else details,
             is_error=result.is_error,
             cut=UNSET if cut is None else cut,
-            checkpoint=UNSET if result.checkpoint is None else result.checkpoint,
+            checkpoint=UNSET if checkpoint is None else checkpoint,
         ),
     )
     sink = result.sink
@@ -107,6 +115,14 @@ async def _settle(tx: Command, task: Task, services: Services, result: CallResul
     tx.retire_scope(task_scope(task.id))
     if marked:
         await after_cancellation(tx, task, services)
+
+
+def _without(secrets: Secrets, raw: Raw | None) -> tuple[Raw | None, int]:
+    """Answer a stored value without secrets; what holds none keeps its very bytes (SX-05)."""
+    if raw is None or not secrets:
+        return raw, 0
+    value, count = secrets.value(decode_json(raw))
+    return (to_raw(value), count) if count else (raw, 0)
 
 
 async def _add_tools(tx: Command, task: Task, services: Services, sink: TaskSink) -> None:

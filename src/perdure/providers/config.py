@@ -59,6 +59,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         connect_timeout_ms: longest wait for a connection.
         silence_timeout_ms: longest wait for a byte.
         prices: by model id; they win over the bundled table (PV-27).
+        noted: told name and text of every key that was found (SX-05).
     """
 
     base_url: str | None = None
@@ -72,6 +73,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS
     silence_timeout_ms: int = SILENCE_TIMEOUT_MS
     prices: Mapping[str, ModelPrice] = NO_PRICES
+    noted: Callable[[str, str], None] | None = None
 
 
 class Provider(Struct, frozen=True, kw_only=True):
@@ -187,6 +189,8 @@ async def resolve_key(provider: Provider, config: ProviderConfig, model: ModelId
             variable = config.key.removeprefix(ENV_REFERENCE)
         key = os.environ.get(variable)
         source = f"the environment variable {variable} is not set"
+    if key and config.noted is not None:
+        config.noted(variable, key)
     if key or not provider.needs_key:
         return key or None
     raise ProviderError("auth", f"no key for {model}: {source}")

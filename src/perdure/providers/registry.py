@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType, ModuleType
 from typing import Final, Self, cast
 
+from msgspec.structs import replace
+
 from perdure.errors import PerdureError, ProviderError, Rejected
 from perdure.ports import Clock, Models, ModelStream, Threads
 from perdure.providers.config import HOSTED, Provider, ProviderConfig, check_config
@@ -39,8 +41,11 @@ class OfferedModels:
         clock: Clock,
         configs: Mapping[str, ProviderConfig] = NO_CONFIGS,
         others: Mapping[str, Models] = NO_MODELS,
+        noted: Callable[[str, str], None] | None = None,
     ) -> None:
         """Take the configurations of hosted providers, and the models of other ones by name.
+
+        `noted` is told the name and the text of every key that is found (SX-05).
 
         Raises:
             Rejected: `invariant`, for a configured provider that does not exist.
@@ -50,6 +55,7 @@ class OfferedModels:
         self._clock = clock
         self._configs = configs
         self._others = others
+        self._noted = noted
         self._loading: dict[str, asyncio.Task[Models]] = {}
         self._prices: asyncio.Task[ModuleType] | None = None
         for name in configs:
@@ -148,7 +154,7 @@ class OfferedModels:
         return task
 
     async def _loaded(self, provider: Provider) -> Models:
-        config = self._config(provider.name)
+        config = replace(self._config(provider.name), noted=self._noted)
 
         def work() -> Models:
             module = self._load(provider.module)

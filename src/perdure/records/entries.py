@@ -42,10 +42,11 @@ class ModelId(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
 
 
 class Repaired(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Say how many lone surrogates and NULs a door replaced."""
+    """Say how many lone surrogates, NULs and secrets a door replaced."""
 
     surrogates: int = 0
     nul: int = 0
+    secrets: int = 0
 
 
 class Split(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
@@ -113,7 +114,7 @@ def repaired_meta(repairs: Repairs) -> Repaired | UnsetType:
     """Answer what `meta.repaired` says of a door's counts: nothing when nothing was replaced."""
     if repairs == NO_REPAIRS:
         return UNSET
-    return Repaired(surrogates=repairs.surrogates, nul=repairs.nul)
+    return Repaired(surrogates=repairs.surrogates, nul=repairs.nul, secrets=repairs.secrets)
 
 
 def preview_of(text: str) -> str:

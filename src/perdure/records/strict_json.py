@@ -57,14 +57,19 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Repairs(Struct, frozen=True, gc=False, kw_only=True):
-    """Count what `repair` replaced in texts and keys: lone surrogates and NULs."""
+    """Count what a door replaced in texts and keys: lone surrogates, NULs, secrets (SX-05)."""
 
     surrogates: int = 0
     nul: int = 0
+    secrets: int = 0
 
     def __add__(self, other: "Repairs") -> "Repairs":
         """Add two counts."""
-        return Repairs(surrogates=self.surrogates + other.surrogates, nul=self.nul + other.nul)
+        return Repairs(
+            surrogates=self.surrogates + other.surrogates,
+            nul=self.nul + other.nul,
+            secrets=self.secrets + other.secrets,
+        )
 
 
 NO_REPAIRS: Final = Repairs()
