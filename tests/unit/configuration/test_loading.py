@@ -15,6 +15,8 @@ from perdure.configuration.template import template
 from perdure.configuration.trust import harmless
 from perdure.errors import ProviderError, Rejected
 from perdure.opening import OpenSession, configured
+from perdure.providers.script import say
+from perdure.providers.scripted import ScriptedModels
 
 
 @pytest.fixture(autouse=True)
@@ -237,8 +239,24 @@ def test_open_takes_what_load_config_answers(tmp_path: Path) -> None:
     assert options["providers"]["openai"].window == 9_000
     assert options["providers"]["openai"].prices["m"].output == "2"
     assert isinstance(perdure.open(config, session="a"), OpenSession)
+    assert isinstance(perdure.open("memory:", session="a", model="scripted:x"), OpenSession)
     with pytest.raises(AttributeError):
         config.files = ()  # type: ignore[misc] # the object is frozen
+
+
+@pytest.mark.spec("CG-09")
+async def test_a_session_opened_by_configuration_asks_as_it_says(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        '[store]\nurl = "memory:"\n[model]\nname = "scripted:x"\noptions = { seed = 3 }\n',
+    )
+    models = ScriptedModels([say("Hello.")])
+    async with perdure.open(perdure.load_config(file), session="a", models=models) as harness:
+        root = await harness.root()
+        assert (await root.prompt("hi")).text == "Hello."
+    (request,) = models.requests
+    assert str(request.model) == "scripted:x"
+    assert bytes(request.options) == b'{"seed":3}'
 
 
 @pytest.mark.spec("CG-06")
