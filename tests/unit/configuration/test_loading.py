@@ -245,15 +245,19 @@ def test_open_takes_what_load_config_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CG-09")
-async def test_a_session_opened_by_configuration_asks_as_it_says(tmp_path: Path) -> None:
+def test_a_session_opened_by_configuration_asks_as_it_says(tmp_path: Path) -> None:
     file = write(
         tmp_path,
         '[store]\nurl = "memory:"\n[model]\nname = "scripted:x"\noptions = { seed = 3 }\n',
     )
     models = ScriptedModels([say("Hello.")])
-    async with perdure.open(perdure.load_config(file), session="a", models=models) as harness:
-        root = await harness.root()
-        assert (await root.prompt("hi")).text == "Hello."
+    config = perdure.load_config(file)
+
+    async def ask() -> str:
+        async with perdure.open(config, session="a", models=models) as harness:
+            return (await (await harness.root()).prompt("hi")).text
+
+    assert perdure.run(ask()) == "Hello."
     (request,) = models.requests
     assert str(request.model) == "scripted:x"
     assert bytes(request.options) == b'{"seed":3}'
