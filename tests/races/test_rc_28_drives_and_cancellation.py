@@ -8,7 +8,7 @@ from perdure.drive.context import TaskContext
 from perdure.errors import Interrupted
 from perdure.records.tasks import Task
 from tests.engine import Engine, Gate
-from tests.unit.drive.chores import Chores, mark, plan, statuses
+from tests.unit.drive.chores import Body, Chores, mark, plan, statuses
 
 
 async def settled_loop() -> None:
@@ -17,11 +17,8 @@ async def settled_loop() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.spec("RC-28", "CN-09", "SC-12")
-@pytest.mark.parametrize("second_drive", ["before the mark", "after the mark"])
-async def test_one_claim_covers_the_join_and_the_abort(engine: Engine, second_drive: str) -> None:
-    story: list[str] = []
-    started, stopping, aborting = Gate(), Gate(), Gate()
+def slow_to_stop(story: list[str], started: Gate, stopping: Gate) -> Body:
+    """Make a body that, interrupted, takes its time."""
 
     async def body(task: Task, ctx: TaskContext) -> None:
         await ctx.patch(status="running")
@@ -33,12 +30,21 @@ async def test_one_claim_covers_the_join_and_the_abort(engine: Engine, second_dr
             story.append("stopped")
             raise
 
+    return body
+
+
+@pytest.mark.spec("RC-28", "CN-09", "SC-12")
+@pytest.mark.parametrize("second_drive", ["before the mark", "after the mark"])
+async def test_one_claim_covers_the_join_and_the_abort(engine: Engine, second_drive: str) -> None:
+    story: list[str] = []
+    started, stopping, aborting = Gate(), Gate(), Gate()
+
     async def abort(task: Task, ctx: TaskContext) -> None:
         story.append("abort")
         await aborting()
         await ctx.settle("aborted")
 
-    chores = Chores(x=body, x_abort=abort)
+    chores = Chores(x=slow_to_stop(story, started, stopping), x_abort=abort)
     root = await engine.root(kinds=[chores])
     (chore,) = await plan(engine, "x")
     drives = [engine.begin(engine.harness.drive())]
