@@ -142,6 +142,36 @@ async def test_a_storage_failure_in_a_tool_is_no_tool_error(engine: Engine, stat
     assert [entry.meta.outcome for entry in results] == [wanted]
 
 
+@pytest.mark.spec("FT-04", "FT-03")
+async def test_a_tool_that_swallows_a_storage_failure_settles_nothing(engine: Engine) -> None:
+    """Its checkpoint is lost, and whatever it then returns or raises is no result."""
+    swallowed: list[BaseException] = []
+
+    async def stubborn(_: Mapping[str, Any], ctx: ToolContext) -> object:
+        try:
+            await ctx.out.progress({"step": 1})
+        except Faulted as error:
+            swallowed.append(error)
+        ctx.out.write("all is well")
+        return None
+
+    tool = Probe("work", body=stubborn)
+    root = await engine.root([say(call("work"))], tools=[tool])
+    accepted = await root.accept("hello")
+    engine.storage.fail(lambda commit: not is_main(commit), DISK)
+    with pytest.raises(Faulted, match="the disk is gone"):
+        await root.drive()
+    await engine.kill()
+    assert swallowed
+    root = await engine.root([say("done")], tools=[tool])
+    live = {task.kind: task.status for task in await root.tasks(live=True)}
+    assert live["tool"] == "running"
+    await root.drive()
+    assert (await root.result(accepted.input_id)).text == "done"
+    results = [entry for entry in await root.entries() if entry.kind == "tool_result"]
+    assert [entry.meta.outcome for entry in results] == ["interrupted"]
+
+
 @pytest.mark.spec("FT-04")
 async def test_a_storage_failure_in_a_stream_is_no_provider_error(engine: Engine) -> None:
     gate = Gate()
