@@ -1,4 +1,4 @@
-"""Abort: mark the required foreground and drain its queues, in one barrier commit (seed 3.7).
+"""Abort and shutdown: mark what must end and drain its queues, in one barrier commit (seed 3.7).
 
 It commits intent only; a drive performs the cancellation (CN-19). The target set lives in the
 marks: it is not computed again when an early target settles (CN-05).
@@ -63,6 +63,29 @@ async def abort(core: Core, conv_id: Seq, *, only_if: Seq | None = None) -> Abor
         reports.append(
             AbortReport(marked=tuple(task.id for task in targets), drained=tuple(drained))
         )
+
+    await core.submit(build, barrier=True)
+    return reports[0]
+
+
+async def shutdown(core: Core, conv_id: Seq) -> AbortReport:
+    """Mark every live task of the ownership subtree, background included, and drain (CN-21).
+
+    Raises:
+        Rejected: `unknown_target` or `deleted`.
+    """
+    reports: list[AbortReport] = []
+
+    async def build(tx: Command) -> None:
+        await tx.conversation(conv_id)
+        held = core.line.residency
+        tree = tree_of(conv_id, held)
+        live = [task for member in tree for task in held.live_tasks(member)]
+        targets = [task.id for task in live if task.abort_requested is UNSET]
+        for task_id in targets:
+            tx.mark_abort(task_id)
+        drained = [item for member in tree for item in await _drain(tx, member)]
+        reports.append(AbortReport(marked=tuple(targets), drained=tuple(drained)))
 
     await core.submit(build, barrier=True)
     return reports[0]

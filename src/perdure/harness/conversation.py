@@ -14,7 +14,7 @@ from perdure.drive.foreground import is_busy
 from perdure.drive.outcomes import DriveResult
 from perdure.errors import Rejected
 from perdure.harness.acceptance import Acceptance, Cancelled, Request
-from perdure.harness.cancellation import AbortReport, abort
+from perdure.harness.cancellation import AbortReport, abort, shutdown
 from perdure.harness.core import Core
 from perdure.harness.model_check import check_model
 from perdure.harness.results import is_final, read_result
@@ -345,6 +345,12 @@ class Conversation:
     async def abort(self, *, only_if: Seq | None = None) -> AbortReport:
         """Mark the foreground and drain its queues; a drive performs the cancellation (CN-01)."""
         return await abort(self._core, self.id, only_if=only_if)
+
+    async def shutdown(self) -> AbortReport:
+        """Cancel everything the conversation owns, background work too, and drive that (CN-21)."""
+        report = await shutdown(self._core, self.id)
+        await self.drive()
+        return report
 
 
 def _ignore(_: object) -> None:

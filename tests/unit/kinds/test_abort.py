@@ -8,15 +8,16 @@ import pytest
 
 from perdure.drive.context import TaskContext
 from perdure.drive.outcomes import DriveOutcome
-from perdure.errors import Faulted
+from perdure.errors import Faulted, Rejected
 from perdure.line.command import Command
 from perdure.ports import ToolContext
 from perdure.providers.script import call, say, think
 from perdure.records.addresses import task_scope
+from perdure.records.seqs import Seq
 from perdure.records.tasks import Task
 from perdure.records.writes import InsertTask, RetireScope, SettleTask
 from tests.engine import Engine, Gate, Probe, task_moves
-from tests.unit.drive.chores import Chores, mark, plan, statuses
+from tests.unit.drive.chores import Chores, mark, new_conversation, plan, statuses
 from tests.unit.kinds.turns import (
     USED,
     failing,
@@ -481,3 +482,87 @@ async def test_a_child_that_ends_by_itself_does_not_finish_its_marked_owner(
     await mark(engine, owner)
     await root.drive()
     assert (await statuses(engine, owner)) == ["aborted"]
+
+
+@pytest.mark.spec("CN-21", "IV-04")
+async def test_shutdown_ends_background_work_too_and_cancel_queued_ends_none(
+    engine: Engine,
+) -> None:
+    gate = Gate()
+    later = engine.clock.now_ms() + 60_000
+    root = await engine.root([say("x", gates={0: gate})], kinds=[Chores()])
+    (background,) = await plan(engine, "background", not_before=later)
+    (owner,) = await plan(engine, "owner", status="waiting")
+    made: list[Any] = []
+
+    async def own(tx: Command) -> None:
+        child = tx.insert_conversation(owner=owner)
+        tx.patch(await tx.task(owner), owns=child)
+        made.append(child)
+
+    await engine.line.submit(own)
+    (child,) = await plan(engine, "child", conv_id=made[0], not_before=later)
+    apart = await new_conversation(engine)
+    (elsewhere,) = await plan(engine, "elsewhere", conv_id=apart, not_before=later)
+    accepted = await root.accept("hi")
+    engine.begin(root.drive())
+    await gate.reached.wait()
+    follow = await root.follow_up("later")
+    assert await root.cancel_queued(accepted.input_id) == "already_consumed"
+    assert await root.cancel_queued(follow.input_id) == "cancelled"
+    assert not [task for task in await root.tasks() if task.abort_requested]
+    report = await root.shutdown()
+    (task,) = await generations(root)
+    assert set(report.marked) == {background, owner, child, task.id}
+    ended = await statuses(engine, *report.marked, elsewhere)
+    assert ended == ["aborted"] * 4 + ["planned"]
+
+
+@pytest.mark.spec("CN-23")
+async def test_an_abort_may_be_bound_to_an_input(engine: Engine) -> None:
+    gate = Gate()
+    root = await engine.root([say("one"), say("two", gates={0: gate})])
+    done = await root.accept("first")
+    await root.drive()
+    second = await root.accept("second")
+    driving = engine.begin(root.drive())
+    await gate.reached.wait()
+    queued = await root.follow_up("third")
+    head = engine.line.last_seq
+    for other in (done.input_id, Seq(9_999)):
+        with pytest.raises(Rejected) as caught:
+            await root.abort(only_if=other)
+        assert caught.value.code == "version_mismatch"
+    assert engine.line.last_seq == head, "nothing marked, nothing drained"
+    report = await root.abort(only_if=second.input_id)
+    await driving
+    assert (len(report.marked), len(report.drained)) == (1, 1)
+    assert (await root.result(queued.input_id)).state == "withdrawn"
+
+
+@pytest.mark.spec("CN-23")
+@pytest.mark.parametrize("first", ["abort", "settlement"])
+async def test_a_bound_abort_and_the_settlement_of_its_input(engine: Engine, first: str) -> None:
+    gate = Gate()
+    root = await engine.root([say("answer", gates={0: gate})])
+    accepted = await root.accept("hi")
+    driving = engine.begin(root.drive())
+    await gate.reached.wait()
+    if first == "abort":
+        await root.abort(only_if=accepted.input_id)
+        gate.open()
+        await driving
+        assert (await root.result(accepted.input_id)).state == "aborted"
+        return
+    held = engine.storage.hold(task_moves("done"))
+    gate.open()
+    await held.reached.wait()
+    aborting = engine.begin(root.abort(only_if=accepted.input_id))
+    await asyncio.sleep(0)
+    held.open()
+    with pytest.raises(Rejected) as caught:
+        await aborting
+    assert caught.value.code == "version_mismatch"
+    await driving
+    assert (await root.result(accepted.input_id)).text == "answer"
+    assert not [task for task in await root.tasks() if task.abort_requested]
