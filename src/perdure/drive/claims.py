@@ -45,6 +45,8 @@ class Claim:
         self._owner = SignalOwner()
         self._context: TaskContext | None = None
         self._runner: asyncio.Task[None] | None = None
+        self._done: Callable[[Claim], None] | None = None
+        self._began = False
 
     @property
     def kind_name(self) -> str:
@@ -58,9 +60,8 @@ class Claim:
 
     def launch(self, task: Task, method: Method, done: Callable[["Claim"], None]) -> None:
         """Start the invocation; `done` is called when the claim is free."""
-        runner = asyncio.create_task(self._run(task, method))  # noqa: TID251 - joined by the scheduler
-        self._runner = runner
-        runner.add_done_callback(lambda _: done(self))
+        self._done = done
+        self._runner = asyncio.create_task(self._run(task, method))  # noqa: TID251 - joined by the scheduler
 
     def fire(self, reason: SignalReason) -> None:
         """Signal the invocation and cancel what it runs outside (D39)."""
@@ -79,7 +80,14 @@ class Claim:
             self._context.cancel_inner()
         if self._runner is not None:
             self._runner.cancel()
+            if not self._began:
+                # A coroutine cancelled before its first step never runs, nor says that it ended.
+                self._runner.add_done_callback(self._end)
         return left_behind
+
+    def _end(self, _: object = None) -> None:
+        if self._done is not None:
+            self._done(self)
 
     @property
     def runner(self) -> "asyncio.Task[None] | None":
@@ -87,6 +95,13 @@ class Claim:
         return self._runner
 
     async def _run(self, task: Task, method: Method) -> None:
+        self._began = True
+        try:
+            await self._invoke_joined(task, method)
+        finally:
+            self._end()
+
+    async def _invoke_joined(self, task: Task, method: Method) -> None:
         failed = await self._invoke(task, method)
         if method != "abort" and self._marked():
             if failed is not None:

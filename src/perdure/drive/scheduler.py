@@ -7,8 +7,8 @@ it. It reads task metadata only, never a payload (SC-16).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct
 
@@ -22,6 +22,9 @@ from perdure.line.line import Delivery, Line
 from perdure.ports import Clock
 from perdure.records.seqs import Seq
 from perdure.records.tasks import Role, Task
+
+_Scope: TypeAlias = tuple[Task, ...]
+"""Live tasks by id."""
 
 CANCEL_WAIT_S = 1.0
 """How long close waits for cancelled handlers before it abandons them by name (D08)."""
@@ -148,8 +151,9 @@ class Scheduler:
                 self._wake.clear()
                 if self._line.fault is not None:
                     break
-                self._sweep()
-                self._answer_drives()
+                scopes = {drive.conv_id: self._scope(drive.conv_id) for drive in self._drives}
+                self._sweep(scopes)
+                self._answer_drives(scopes)
                 if not self._drives:
                     break
                 await self._wake.wait()
@@ -182,9 +186,19 @@ class Scheduler:
 
     # The sweep.
 
-    def _sweep(self) -> None:
+    def _scope(self, conv_id: Seq | None) -> _Scope:
+        """Answer the live tasks of a conversation's tree, or of the session, by id."""
         held = self._line.residency
-        scoped = list(self._scoped_tasks())
+        if conv_id is None:
+            return held.live_tasks()
+        tree = tree_of(conv_id, held)
+        if len(tree) == 1:
+            return held.live_tasks(conv_id)
+        return tuple(sorted((task for one in tree for task in held.live_tasks(one)), key=_by_id))
+
+    def _sweep(self, scopes: Mapping[Seq | None, _Scope]) -> None:
+        held = self._line.residency
+        scoped = _union(scopes)
         for task in scoped:
             claim = self._claims.get(task.id)
             if claim is not None and task.abort_requested is not UNSET and not claim.signalled:
@@ -199,18 +213,6 @@ class Scheduler:
             elif state.until_ms is not None:
                 next_due = state.until_ms if next_due is None else min(next_due, state.until_ms)
         self._arm_timer(next_due)
-
-    def _scoped_tasks(self) -> Iterator[Task]:
-        held = self._line.residency
-        if any(drive.conv_id is None for drive in self._drives):
-            yield from held.live_tasks()
-            return
-        conv_ids: dict[Seq, None] = {}
-        for drive in self._drives:
-            assert drive.conv_id is not None
-            conv_ids.update(dict.fromkeys(tree_of(drive.conv_id, held)))
-        tasks = [task for conv_id in conv_ids for task in held.live_tasks(conv_id)]
-        yield from sorted(tasks, key=lambda task: task.id) if len(conv_ids) > 1 else tasks
 
     def _readiness(self, task: Task) -> Ready | NotReady:
         kind = self._kinds[task.kind]
@@ -293,37 +295,28 @@ class Scheduler:
 
     # Answers.
 
-    def _answer_drives(self) -> None:
+    def _answer_drives(self, scopes: Mapping[Seq | None, _Scope]) -> None:
         for drive in tuple(self._drives):
-            result = self._result(drive)
+            result = self._result(drive, scopes[drive.conv_id])
             if result is not None and not drive.answer.done():
                 drive.answer.set_result(result)
                 self._drives.remove(drive)
 
-    def _result(self, drive: _Drive) -> DriveResult | None:
+    def _result(self, drive: _Drive, scope: _Scope) -> DriveResult | None:
         if drive.until is not None and drive.until():
             return DriveResult(outcome=DriveOutcome.IDLE)
-        held = self._line.residency
-        if drive.conv_id is None:
-            needed = list(held.live_tasks())
-            scope = needed
-        else:
-            scope = [
-                task
-                for conv_id in tree_of(drive.conv_id, held)
-                for task in held.live_tasks(conv_id)
-            ]
-            needed = [
-                task
-                for task in scope
-                if task.abort_requested is not UNSET
-                or (task.conv_id == drive.conv_id and is_foreground(task, self._line.kinds, held))
-            ]
-        if not needed:
+        if not any(self._is_needed(task, drive.conv_id) for task in scope):
             return DriveResult(outcome=DriveOutcome.IDLE)
         return self._suspension(drive, scope)
 
-    def _suspension(self, drive: _Drive, scope: list[Task]) -> DriveResult | None:
+    def _is_needed(self, task: Task, conv_id: Seq | None) -> bool:
+        """Say whether a drive of a conversation, or of the session, goes on for this task."""
+        if conv_id is None or task.abort_requested is not UNSET:
+            return True
+        line = self._line
+        return task.conv_id == conv_id and is_foreground(task, line.kinds, line.residency)
+
+    def _suspension(self, drive: _Drive, scope: _Scope) -> DriveResult | None:
         """Answer suspended when nothing in scope can move by itself, else None (OP-10)."""
         waits: list[Wait] = []
         next_at: int | None = None
@@ -398,6 +391,18 @@ class Scheduler:
             cancelled=_ids(claims, pending - stuck),
             abandoned=_ids(claims, stuck),
         )
+
+
+def _union(scopes: Mapping[Seq | None, _Scope]) -> _Scope:
+    """Answer the tasks of every scope once, by id."""
+    if len(scopes) == 1:
+        return next(iter(scopes.values()))
+    tasks = {task.id: task for scope in scopes.values() for task in scope}
+    return tuple(sorted(tasks.values(), key=_by_id))
+
+
+def _by_id(task: Task) -> Seq:
+    return task.id
 
 
 def _ids(
