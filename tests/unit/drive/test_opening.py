@@ -1,7 +1,8 @@
 """Opening starts nothing, writes nothing, and refuses what it could not run (OP)."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from perdure.line.facts import ContentFacts
 from perdure.providers.script import call, say
 from perdure.records.addresses import ACTIVE_TOOLS, MODEL, THINKING
 from perdure.records.codec import to_raw
-from perdure.records.entries import EntryMeta
+from perdure.records.entries import EntryMeta, Outcome
 from perdure.records.messages import Message, UserPayload, text_message
 from perdure.records.models import parse_model
 from perdure.records.seqs import Seq
@@ -27,7 +28,7 @@ from perdure.records.writes import (
     Write,
 )
 from tests.engine import Engine, Gate, Probe, writes
-from tests.unit.drive.chores import Chores, plan
+from tests.unit.drive.chores import FACTS, Chores, plan, statuses
 
 
 async def stored(engine: Engine, make: Callable[[Seq, Seq], list[Write]]) -> None:
@@ -139,6 +140,63 @@ async def test_terminal_tasks_of_unknown_kinds_do_not_matter(engine: Engine) -> 
     await engine.close()
     await engine.open()
     assert engine.harness.inspect().start == ()
+
+
+ENDS = ("done", "failed", "aborted")
+
+RELEASED: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "generation": frozenset(
+            ("pending", "retry_wait", "deferred", "streaming", "polling", *ENDS)
+        ),
+        "tool": frozenset(
+            ("planned", "truncated", "finishing", "running", "waiting", "done", "aborted")
+        ),
+        "post_tools": frozenset(("pending", "done", "aborted")),
+    }
+)
+"""Statuses ever released, by kind; this table only grows."""
+
+
+@pytest.mark.spec("FM-14")
+async def test_kinds_statuses_and_outcomes_only_grow(engine: Engine) -> None:
+    await engine.open()
+    kinds = engine.harness._core.scheduler._kinds
+    for name, words in RELEASED.items():
+        assert words <= set(kinds[name].facts.roles)
+    assert set(get_args(Outcome)) >= {"finished", "denied", "notStarted", "interrupted"}
+
+
+@pytest.mark.spec("FM-14")
+@pytest.mark.parametrize("lives", [True, False])
+async def test_a_status_that_a_release_lacks_matters_only_while_it_lives(
+    engine: Engine, *, lives: bool
+) -> None:
+    await engine.open(kinds=[Chores()])
+    (chore,) = await plan(engine, "x", not_before=engine.clock.now_ms() + 60_000)
+    if not lives:
+        engine.clock.advance(60_000)
+        await engine.harness.drive()
+    await engine.close()
+    roles = dict(FACTS.roles)
+    moves = {status: to for status, to in FACTS.transitions.items() if status != "planned"}
+    gone = "planned" if lives else "done"
+    del roles[gone]
+    later = Chores()
+    later.facts = msgspec.structs.replace(
+        FACTS,
+        roles=roles,
+        initials=FACTS.initials - {gone},
+        transitions={
+            status: to - {gone} for status, to in (moves if lives else FACTS.transitions).items()
+        },
+    )
+    if lives:
+        with pytest.raises(Rejected, match=rf"task {chore} has the unknown status 'planned'"):
+            await engine.open(kinds=[later])
+        return
+    await engine.open(kinds=[later])
+    assert await statuses(engine, chore) == ["done"], "a terminal one is never touched"
 
 
 class Memo(msgspec.Struct, frozen=True):
