@@ -18,7 +18,7 @@ from perdure.drive.kind import NO_HOLD, TaskKind
 from perdure.drive.limits import Limits
 from perdure.drive.outcomes import DriveOutcome, DriveResult, Inspection, Wait, WaitKind
 from perdure.drive.readiness import NotReady, Ready, readiness
-from perdure.line.line import Delivery, Line
+from perdure.line.line import Delivery, Line, check_outside
 from perdure.ports import Clock
 from perdure.records.seqs import Seq
 from perdure.records.tasks import Role, Task
@@ -113,7 +113,7 @@ class Scheduler:
         """
         if self._line.fault is not None:
             raise self._line.fault
-        self._line.check_outside()
+        check_outside(self._line)
         if self._closing:
             return DriveResult(outcome=DriveOutcome.CLOSED)
         drive = _Drive(conv_id, poll=poll_deferred, wait_timers=wait_timers, until=until)

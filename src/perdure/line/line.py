@@ -247,18 +247,9 @@ class Line:
         finally:
             self._leave()
 
-    def check_outside(self) -> None:
-        """Refuse what would wait for the line from inside one of its commands or listeners."""
-        outer = _INSIDE.get()
-        if outer is not None and outer.open and outer.line is self:
-            raise Rejected(
-                "nested_command",
-                "a command cannot be opened inside a command or a listener of the same session",
-            )
-
     async def _enter(self) -> None:
         self.check_usable()
-        self.check_outside()
+        check_outside(self)
         await self._lock.acquire()
         if self._fault is not None or self._sealed:
             self._lock.release()
@@ -442,6 +433,16 @@ class Line:
     def live_tasks(self, conv_id: Seq) -> Sequence[Task]:
         """Answer a conversation's live tasks in id order."""
         return tuple(self.residency.live_tasks(conv_id))
+
+
+def check_outside(line: Line) -> None:
+    """Refuse what would wait for the line from inside one of its commands or listeners (LN-20)."""
+    outer = _INSIDE.get()
+    if outer is not None and outer.open and outer.line is line:
+        raise Rejected(
+            "nested_command",
+            "a command cannot be opened inside a command or a listener of the same session",
+        )
 
 
 def _address(write: SetValue | DeleteValue) -> Address:
