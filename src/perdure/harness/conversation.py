@@ -24,6 +24,7 @@ from perdure.records.codec import checked_raw, decode, decode_json
 from perdure.records.conversations import ConversationState, QueueMode
 from perdure.records.core_values import check_core_value
 from perdure.records.entries import Entry, ModelId
+from perdure.records.images import with_checked_images
 from perdure.records.inputs import Accepted, InputMode, InputResult
 from perdure.records.messages import InputContent, normalize_input
 from perdure.records.seqs import Seq
@@ -295,7 +296,7 @@ class Conversation:
             Request(
                 conv_id=self.id,
                 mode=mode,
-                messages=messages,
+                messages=with_checked_images(messages, "the input"),
                 repairs=repairs,
                 request_id=request_id,
             )

@@ -16,7 +16,7 @@ from perdure.ports import ToolContext
 from perdure.providers.script import call, say
 from perdure.records.addresses import ACTIVE_TOOLS
 from perdure.records.images import image_part
-from perdure.records.messages import ImagePart, TextPart, ToolResultMessage
+from perdure.records.messages import ImagePart, TextPart, ToolResultMessage, UserMessage
 from perdure.records.tasks import Role
 from perdure.records.writes import (
     AppendContext,
@@ -455,6 +455,20 @@ async def test_details_are_replaced_and_images_are_judged(engine: Engine) -> Non
     assert isinstance(good, ImagePart)
     assert isinstance(bad, TextPart)
     assert "left out" in bad.text
+
+
+@pytest.mark.spec("PV-20")
+async def test_images_of_an_input_are_judged_before_they_are_stored(engine: Engine) -> None:
+    root = await engine.root([say("seen")])
+    bad = ImagePart(mime="image/png", sha256="0", data="bm8gaW1hZ2U=")
+    message = UserMessage(content=(TextPart(text="look"), image_part(PIXEL), bad))
+    await root.prompt(message)
+    (sent,) = engine.models.requests[0].messages
+    look, good, note = sent.content
+    assert isinstance(look, TextPart)
+    assert isinstance(good, ImagePart)
+    assert isinstance(note, TextPart)
+    assert "left out" in note.text
 
 
 @pytest.mark.spec("VD-16", "PV-08", "FM-02")
