@@ -1,5 +1,6 @@
 """A person's desk: the installed command in child processes, in a home of its own."""
 
+import fcntl
 import json
 import os
 import pty
@@ -7,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,6 +154,12 @@ class Desk:
 
     def on_terminal(self, *words: str, typed: str = "", **env: str) -> tuple[int, str]:
         """Run on a pseudo-terminal; answers exit code and everything shown."""
+        terminal = self.terminal(*words, **env)
+        terminal.type(typed)
+        return terminal.end()
+
+    def terminal(self, *words: str, **env: str) -> "TypedTerminal":
+        """Start on a pseudo-terminal of its own, as a shell does."""
         main, child = pty.openpty()
         process = subprocess.Popen(
             [PERDURE, *words],
@@ -160,19 +168,41 @@ class Desk:
             stdin=child,
             stdout=child,
             stderr=child,
-            preexec_fn=hear_signals,  # noqa: PLW1509 - it only calls signal.signal
+            start_new_session=True,
+            preexec_fn=take_terminal,  # noqa: PLW1509 - signal and ioctl calls only
         )
         os.close(child)
-        if typed:
-            os.write(main, typed.encode())
-        shown = b""
+        return TypedTerminal(process, main)
+
+
+class TypedTerminal:
+    """A child process on a pseudo-terminal, and the keys of a person."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", main: int) -> None:
+        self._process = process
+        self._main = main
+        self._shown = b""
+
+    def until(self, words: str) -> None:
+        """Wait until words are shown."""
+        while words.encode() not in self._shown:
+            ready, _, _ = select.select([self._main], [], [], WAIT_S)
+            assert ready, f"{words!r} was not shown; it showed {self._shown!r}"
+            self._shown += os.read(self._main, 4_096)
+
+    def type(self, keys: str) -> None:
+        """Press keys; `\\x03` is Ctrl-C."""
+        os.write(self._main, keys.encode())
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; answers exit code and everything shown."""
         try:
-            while block := os.read(main, 4_096):
-                shown += block
+            while block := os.read(self._main, 4_096):
+                self._shown += block
         except OSError:
             pass  # the child closed its side
-        os.close(main)
-        return process.wait(WAIT_S), shown.decode(errors="replace")
+        os.close(self._main)
+        return self._process.wait(WAIT_S), self._shown.decode(errors="replace")
 
 
 class Running:
@@ -208,3 +238,9 @@ def hear_signals() -> None:
     """Undo what the parent ignores."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def take_terminal() -> None:
+    """Make standard input the terminal whose Ctrl-C this process hears."""
+    hear_signals()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

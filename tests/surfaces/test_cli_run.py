@@ -79,14 +79,14 @@ def test_json_is_one_document_also_on_failure(desk: Desk) -> None:
 @pytest.mark.spec("CM-04")
 @pytest.mark.spec("CM-05")
 def test_events_parse_alone_and_the_last_deltas_are_the_answer(desk: Desk) -> None:
-    reply = {"text": "So it is done. " * 30, "chunk": 9, "delayMs": 5}
+    reply = {"text": "So it is done. " * 30, "chunk": 9, "delayMs": 5, "usage": {"input": 7}}
     ended = desk.run("run", "-m", desk.script(LOOK, reply), "--json-events", "look")
     events = ended.events
     kinds = [event["type"] for event in events]
     assert kinds[0] == "accepted"
     assert kinds[-1] == "result"
     assert kinds.count("result") == 1
-    assert {"tool", "delta"} <= set(kinds)
+    assert {"tool", "delta", "usage"} <= set(kinds)
     deltas = [event for event in events if event["type"] == "delta"]
     last = deltas[-1]["generation"]
     text = "".join(one["text"] for one in deltas if one["generation"] == last)
@@ -253,6 +253,21 @@ def test_ctrl_c_twice_leaves_now_with_the_store_intact(desk: Desk) -> None:
     assert [task["status"] for task in inspected["live"]] == ["running", "pending"]
 
 
+@pytest.mark.spec("CM-08")
+def test_ctrl_c_on_a_terminal_pauses_and_the_command_under_it_ends_by_our_hand(desk: Desk) -> None:
+    model = desk.script(SLEEP, HELLO)
+    begun = desk.fifo("begun")
+    terminal = desk.terminal("run", "-m", model, "-s", "a", "--yes", "--color", "never", "sleep")
+    assert begun() == "begun\n"
+    terminal.type("\x03")
+    code, shown = terminal.end()
+    assert code == 130
+    assert shown.rstrip().endswith("perdure resume --yes --session a")
+    code, shown = desk.on_terminal("resume", "--yes", "--session", "a", "--color", "never")
+    assert code == 0
+    assert shown.replace("\r\n", "\n").endswith("Hello there.\n")
+
+
 @pytest.mark.spec("CM-09")
 @pytest.mark.spec("CM-01")
 def test_a_closed_or_full_output_ends_printing_not_the_store(desk: Desk) -> None:
@@ -350,6 +365,17 @@ def test_a_repeated_request_gives_the_first_answer(desk: Desk) -> None:
     conflict = desk.run(*words, "--json", "something else")
     assert conflict.code == 3
     assert conflict.document["error"]["code"] == "request_conflict"
+
+
+@pytest.mark.spec("CM-02")
+def test_a_slow_reader_gets_every_word(desk: Desk) -> None:
+    model = desk.script({**HELLO, "text": "Hello there.\n" * 20_000})
+    desk.run("run", "-m", model, "-s", "a", "hi")
+    child = desk.start("context", "-s", "a", "--json")
+    child.until('"command":"context"', "out")
+    assert (
+        child.end().document["data"]["messages"][1]["content"][0]["text"].count("Hello") == 20_000
+    )
 
 
 def without_colour(text: str) -> str:

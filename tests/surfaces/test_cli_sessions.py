@@ -41,6 +41,10 @@ def test_sessions_page_by_name_rename_and_delete(desk: Desk) -> None:
     shown = desk.run("sessions", "show", "c", "--json").document
     assert shown["data"]["id"] == rows[1]["id"]
     assert [file.name for file in desk.home.parent.iterdir()].count("y") == 0
+    for bad in ("x" * 300, "a\x1b[31mb", " "):
+        refused = desk.run("sessions", "rename", "c", bad)
+        assert refused.code == 3, bad
+        assert "\x1b" not in refused.err
 
 
 @pytest.mark.spec("CM-23")

@@ -135,7 +135,10 @@ def run_command(args: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - every other end is a defect and gets a report
         ending = ending_of(error) or _defect(error)
     surface.adopt(args)
-    return surface.finish(ending)
+    try:
+        return surface.finish(ending)
+    except KeyboardInterrupt:
+        return CODES["interrupt"]
 
 
 def _usage(error: click.UsageError) -> Ending:

@@ -22,9 +22,6 @@ When: TypeAlias = Literal["auto", "always", "never"]
 STDOUT: Final = 1
 STDERR: Final = 2
 
-FLUSH_S_MAX: Final = 30.0
-"""How long the end of a command waits for a reader of its output."""
-
 _STYLES: Final = MappingProxyType(
     {"dim": "2", "bold": "1", "good": "32", "bad": "31", "warn": "33"}
 )
@@ -86,12 +83,12 @@ class Terminal:
         """Wait until what was said so far is written, before a question is asked."""
         written = threading.Event()
         self._words.put(written)
-        written.wait(FLUSH_S_MAX)
+        written.wait()
 
     def finish(self) -> None:
-        """Wait until everything said is written."""
+        """Wait until everything said is written, however slow its reader; Ctrl-C ends the wait."""
         self._words.put(None)
-        self._done.wait(FLUSH_S_MAX)
+        self._done.wait()
 
     def _write(self) -> None:
         while (word := self._words.get()) is not None:
@@ -122,7 +119,10 @@ def say_now(text: str) -> None:
 
 def _write_all(stream: int, data: bytes) -> None:
     while data:
-        data = data[os.write(stream, data) :]
+        try:
+            data = data[os.write(stream, data) :]
+        except BlockingIOError:  # another process has made the shared stream non-blocking
+            select.select([], [stream], [])
 
 
 def _is_terminal(stream: int) -> bool:

@@ -117,6 +117,7 @@ async def prepare(
         tools=tools_of(work, config.values.tools),
         resources={FILES_RESOURCE: _files(config.values.tools)},
         data_folder=data_folder(),
+        on_error=partial(_complain, surface),
         permissions=perdure.Permissions(
             allow=(*config.values.approvals.allow, *work.allow),
             deny=(*config.values.approvals.deny, *work.deny),
@@ -151,6 +152,12 @@ def _local_model() -> str:
     if find_local(data_folder()) is None:
         raise no_model()
     return LOCAL_MODEL
+
+
+def _complain(surface: Surface, error: BaseException, task_id: int | None) -> None:
+    """Say what a listener, hook or handler raised; its words may be a model's (SX-03)."""
+    where = "" if task_id is None else f" in task {task_id}"
+    surface.terminal.complain(f"perdure: {type(error).__name__}{where}: {error}", "warn")
 
 
 def tools_of(work: Work, table: ToolsTable) -> tuple[Tool, ...]:

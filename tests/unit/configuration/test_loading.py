@@ -219,7 +219,6 @@ def test_the_library_reads_nothing_by_itself(
 
 
 @pytest.mark.spec("CG-09")
-@pytest.mark.spec("CG-06")
 def test_open_takes_what_load_config_answers(tmp_path: Path) -> None:
     file = write(
         tmp_path,
@@ -263,7 +262,6 @@ def test_a_session_opened_by_configuration_asks_as_it_says(tmp_path: Path) -> No
     assert bytes(request.options) == b'{"seed":3}'
 
 
-@pytest.mark.spec("CG-06")
 def test_the_defaults_are_the_ones_that_are_promised() -> None:
     file = File()
     results, artifacts, limits = file.results, file.artifacts, file.limits
