@@ -24,9 +24,14 @@ def held_loop(name: str, held_ms: int) -> RuntimeWarning:
     )
 
 
-async def stepped(work: Coroutine[Any, Any, T], clock: Clock, warn: Callable[[int], None]) -> T:
-    """Run a coroutine; `warn` hears once of a step over `HELD_MS_MAX`, in milliseconds."""
-    return await _Steps(work, clock, warn)
+async def stepped(
+    work: Callable[[], Coroutine[Any, Any, T]], clock: Clock, warn: Callable[[int], None]
+) -> T:
+    """Run what `work` makes; `warn` hears once of a step over `HELD_MS_MAX`, in milliseconds.
+
+    It is made here, so a call that is cancelled before its first step leaves nothing unawaited.
+    """
+    return await _Steps(work(), clock, warn)
 
 
 class _Steps(Generator[Any, Any, T]):

@@ -6,6 +6,7 @@ runs again only when both the stored and the current declaration are `safe` (TL-
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -290,7 +291,7 @@ class ToolCall:
     ) -> CallResult:
         sink = context.out
         work = stepped(
-            tool.execute(args, context),
+            partial(tool.execute, args, context),
             self._services.clock,
             lambda held_ms: self._services.report(held_loop(tool.name, held_ms), ctx.task_id),
         )
