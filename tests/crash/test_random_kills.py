@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure.testing.crash_rig import CrashRig
+from perdure.testing.crash_rig import CrashRig, Kill
 from perdure.testing.crash_rig.__main__ import tally
 
 SEED = 20_261
@@ -15,6 +15,16 @@ ACTING_DEEP = 300
 @pytest.mark.timeout(60)
 def test_killed_at_any_moment_a_session_goes_on(rig: CrashRig) -> None:
     result = tally(rig.run(rig.moments(KILLS, SEED)))
+    assert not result["faults"]
+    assert result["kills"] > 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.spec("SN-05")
+def test_killed_at_any_moment_of_its_creation_a_session_is_whole_or_absent(rig: CrashRig) -> None:
+    creation_s = 0.03
+    plans = [(Kill(after_s=creation_s * step / KILLS),) for step in range(KILLS)]
+    result = tally(rig.run(plans))
     assert not result["faults"]
     assert result["kills"] > 0
 

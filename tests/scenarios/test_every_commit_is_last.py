@@ -14,7 +14,7 @@ SIDES = ("main.before", "main.after", "working.before", "working.after")
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.spec("FM-07", "IV-19", "IV-20", "IV-22", "IV-24", "IV-25", "IV-33", "TK-10", "TL-16")
+@pytest.mark.spec("FM-07", "IV-19", "IV-20", "IV-22", "IV-25", "IV-33", "TK-10")
 def test_every_commit_is_a_possible_last_one(rig: CrashRig) -> None:
     whole = rig.whole_run()
     assert not whole.faults, whole.faults

@@ -109,6 +109,7 @@ class Journal:
             self._write(commit, write, settled)
         for task in settled:
             self._check_settlement(commit, task)
+        self._check_births(commit, has_settled=bool(settled))
         self._check_holders(commit)
 
     # Writes.
@@ -230,6 +231,19 @@ class Journal:
         if join.status == "aborted" or "aborted" in ended:
             return (0, 1)
         return (0,) if ended and all(state in FINAL for state in ended) else (1,)
+
+    def _check_births(self, commit: Commit, *, has_settled: bool) -> None:
+        """A generation comes from an acceptance or a settlement, never by itself (IV-19)."""
+        opened = {
+            int(write.key)
+            for write in commit.writes
+            if isinstance(write, SetValue) and write.namespace == "perdure.input"
+        }
+        for write in commit.writes:
+            if isinstance(write, InsertTask) and write.kind == "generation":
+                owes = set(self.tasks[write.seq].state.get("inputs", ()))
+                if not has_settled and not owes & opened:
+                    self.fault(commit, f"generation {write.seq} comes from nowhere")
 
     def _check_holders(self, commit: Commit) -> None:
         held: list[int] = []

@@ -197,6 +197,7 @@ class Stage:
     async def open(self) -> tuple[Harness, Storage]:
         """Open storage and harness; opening an existing session must change nothing (OP-01)."""
         self.points.reach("open.before")
+        await self._list()
         storage = await self._sessions.open(SESSION, create=True)
         head, counted = storage.last_seq, self.witness.counted()
         pointed: Any = PointedStorage(storage, self.points)
@@ -205,6 +206,16 @@ class Stage:
             self.witness.note("refused", f"opening moved the head {head} or the counter {counted}")
         self.points.reach("open.after")
         return harness, pointed
+
+    async def _list(self) -> None:
+        """A session that was being created is listed whole or not at all (SN-05)."""
+        if not (self.folder / "store.db").exists():
+            return
+        listed = await self._sessions.page(after=None, limit=10)
+        if not all(info.name == SESSION and info.damaged is None for info in listed[:1]):
+            self.witness.note("refused", f"the listing shows {listed}")
+        if len(listed) > 1:
+            self.witness.note("refused", f"{len(listed)} sessions are listed")
 
     async def close(self, harness: Harness) -> None:
         """Close everything."""
