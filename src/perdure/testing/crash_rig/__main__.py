@@ -63,7 +63,7 @@ def main() -> int:
         if given.points != "none":
             result["points"] = named(rig, every=given.points == "every")
         if given.kills:
-            result["random"] = tally(rig.run(rig.moments(given.kills, given.seed)))
+            result["random"] = tally(rig.random_kills(given.kills, given.seed))
     result["seconds"] = round(time.monotonic() - began, 1)
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
     return int(any(result[part]["faults"] for part in ("points", "random") if part in result))

@@ -20,6 +20,9 @@ from perdure.testing.crash_rig.trial import POINTS, RECOVERY_POINTS, Kill, Repor
 
 WORKERS: Final = 2
 CALIBRATION_RUNS: Final = 5
+ROUND: Final = 200
+"""Trials between two measurements of how long a run takes."""
+
 AGAIN_SHARE: Final = 0.2
 """How many of the random trials are killed a second time, while they recover."""
 
@@ -92,18 +95,26 @@ class CrashRig:
         (report,) = self.run([(kill,)], early_close=early_close)
         return report
 
-    def moments(self, count: int, seed: int) -> list[tuple[Kill, ...]]:
-        """Choose kills at moments uniform over the measured wall time of a whole run."""
+    def random_kills(self, count: int, seed: int) -> Iterator[Report]:
+        """Kill at moments uniform over a whole run's wall time, until `count` kills have happened.
+
+        A moment may fall after its run's end; how long a run takes is measured again for each
+        round, since a machine is now quick and now slow.
+        """
         chance = random.Random(seed)
-        runs = [self.whole_run().lives[0].seconds for _ in range(CALIBRATION_RUNS)]
-        whole_s = sorted(runs)[len(runs) // 2]
+        done = 0
+        while done < count:
+            runs = [self.whole_run().lives[0].seconds for _ in range(CALIBRATION_RUNS)]
+            whole_s = sorted(runs)[len(runs) // 2]
+            plans = [_moments(chance, whole_s) for _ in range(min(ROUND, count - done))]
+            for report in self.run(plans):
+                done += sum(life.killed for life in report.lives)
+                yield report
 
-        def kill() -> Kill:
-            return Kill(after_s=chance.random() * whole_s)
 
-        return [
-            (kill(), kill()) if chance.random() < AGAIN_SHARE else (kill(),) for _ in range(count)
-        ]
+def _moments(chance: random.Random, whole_s: float) -> tuple[Kill, ...]:
+    lives = 2 if chance.random() < AGAIN_SHARE else 1
+    return tuple(Kill(after_s=chance.random() * whole_s) for _ in range(lives))
 
 
 class _Worker:
