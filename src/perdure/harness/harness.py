@@ -29,6 +29,7 @@ from perdure.kinds.tool import ToolCall
 from perdure.line.command import Command, WorkingCommand
 from perdure.line.facts import KindTable
 from perdure.line.line import Line, Listener, PreviewListener
+from perdure.line.raised import raising
 from perdure.ports import Storage
 from perdure.records.addresses import (
     ACTIVE_TOOLS,
@@ -80,6 +81,7 @@ class Harness:
             Rejected: `invariant`, naming what this release cannot run (OP-03, OP-28).
         """
         services, kinds, table = _assemble(storage, options)
+        storage = raising(storage, table)
         line = Line(
             storage,
             clock=options.clock,

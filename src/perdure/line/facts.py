@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from msgspec import Struct
 
 from perdure.errors import Rejected
 from perdure.records.tasks import Role, Task
+from perdure.records.versions import Step, check_steps
+
+NOTHING_MAPPED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class TaskFacts(Struct, frozen=True, kw_only=True):
@@ -16,7 +20,8 @@ class TaskFacts(Struct, frozen=True, kw_only=True):
     `exchange_root`: a generation; what it spawns is foreground. `answers_call`: while such a task
     of an exchange lives, its call is unresolved. `open_request`: statuses with a request in flight.
     `wakes`: kinds of tasks that wait for one of this kind; its settlement moves the task it was
-    spawned for in the same commit, if that one still waits (TK-23).
+    spawned for in the same commit, if that one still waits (TK-23). `steps` raise states of
+    earlier versions; `mapped` says which status one of an earlier release is now (FM-12, FM-14).
     """
 
     name: str
@@ -28,13 +33,16 @@ class TaskFacts(Struct, frozen=True, kw_only=True):
     answers_call: bool = False
     open_request: frozenset[str] = frozenset()
     wakes: frozenset[str] = frozenset()
+    steps: tuple[Step, ...] = ()
+    mapped: Mapping[str, str] = NOTHING_MAPPED
 
 
 class ContentFacts(Struct, frozen=True, kw_only=True):
     """One content kind as the line sees it.
 
     `selects`: inserting it appends it to the context list (CX-01). `answers`: it answers a call of
-    an exchange. `asks`: its entries may hold the calls of an exchange.
+    an exchange. `asks`: its entries may hold the calls of an exchange. `steps` raise payloads of
+    earlier versions (FM-12).
     """
 
     name: str
@@ -44,6 +52,7 @@ class ContentFacts(Struct, frozen=True, kw_only=True):
     keyed: bool = False
     meta: type[Struct]
     payload: type[Struct] | None = None
+    steps: tuple[Step, ...] = ()
 
 
 class KindTable:
@@ -68,6 +77,8 @@ class KindTable:
         for content in contents:
             if content.name in self._contents:
                 raise Rejected("invariant", f"two content kinds are named {content.name!r}")
+            if content.payload is not None:
+                check_steps(content.payload, content.steps, f"content kind {content.name!r}")
             self._contents[content.name] = content
 
     def task(self, name: str) -> TaskFacts | None:
@@ -86,6 +97,13 @@ class KindTable:
         """Say whether a task's status is not terminal."""
         return self._roles.get((task.kind, task.status)) is not Role.TERMINAL
 
+    @property
+    def has_older(self) -> bool:
+        """Say whether a kind has an earlier version or a status of an earlier release."""
+        return any(facts.steps or facts.mapped for facts in self._tasks.values()) or any(
+            content.steps for content in self._contents.values()
+        )
+
     def exchange_roots(self) -> tuple[str, ...]:
         """Name the kinds whose newest task per conversation stays resident (RS-02)."""
         return tuple(name for name, facts in self._tasks.items() if facts.exchange_root)
@@ -102,6 +120,12 @@ def _check_task_kind(facts: TaskFacts) -> None:
     for status, role in facts.roles.items():
         if role is not Role.TERMINAL and not facts.transitions.get(status):
             _refuse(facts, f"the status {status!r} can never end")
+
+    for old, status in facts.mapped.items():
+        role = facts.roles.get(status)
+        if old in facts.roles or role is None or role is Role.TERMINAL:
+            _refuse(facts, f"the status {old!r} of an earlier release is mapped to {status!r}")
+    check_steps(facts.state, facts.steps, f"task kind {facts.name!r}")
 
 
 def _check_moves(facts: TaskFacts, status: str, targets: frozenset[str]) -> None:
