@@ -132,12 +132,14 @@ NAMES = (
     "retire", "refused", "kill",
 )  # fmt: skip
 
-histories = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 40)), max_size=30)
+histories = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 40)), min_size=25, max_size=60
+)
 
 
 @pytest.mark.spec("IV-01", "IV-05", "IV-08", "CX-06", "CX-17", "QU-17")
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=30)
 @given(history=histories)
 def test_the_journal_says_what_every_read_says(
     backend: Backend, history: list[tuple[str, int]]
@@ -145,6 +147,15 @@ def test_the_journal_says_what_every_read_says(
     with TemporaryDirectory() as folder:
         engine = Engine(backend, Path(folder))
         asyncio.run(_run(engine, history))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(1800)
+@settings(max_examples=2_000)
+@given(history=histories)
+def test_the_journal_says_so_at_length(history: list[tuple[str, int]]) -> None:
+    with TemporaryDirectory() as folder:
+        asyncio.run(_run(Engine("memory", Path(folder)), history))
 
 
 async def _run(engine: Engine, history: list[tuple[str, int]]) -> None:

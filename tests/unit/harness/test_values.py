@@ -280,6 +280,36 @@ async def test_eight_settings_are_copied_when_a_generation_is_created(engine: En
     assert b'"toolOrder":"sequential"' in bytes(settings[0])
 
 
+@pytest.mark.spec("OP-29")
+@pytest.mark.parametrize("busy", [False, True])
+async def test_the_model_chosen_at_open_comes_with_the_first_acceptance(
+    engine: Engine, *, busy: bool
+) -> None:
+    """Not at open, not with an acceptance that is refused, and not lost with it."""
+    root = await engine.root([say("one")])
+    await root.accept("before")
+    if not busy:
+        await root.drive()
+    await engine.kill()
+    chosen = parse_model("scripted:chosen")
+    root = await engine.root([say("one"), say("two")], settings={"model": chosen}, model_given=True)
+    old = {"provider": "scripted", "modelId": "test"}
+    assert await root.get_value(MODEL, None) == old
+    with pytest.raises(Rejected):
+        await root.accept("")
+    with pytest.raises(Rejected):
+        await engine.line.submit(_wrong)
+    assert await root.get_value(MODEL, None) == old
+    await root.accept("after")
+    assert await root.get_value(MODEL, None) == {"provider": "scripted", "modelId": "chosen"}
+    await root.drive()
+    models = [one.model.model_id for one in engine.models.requests]
+    assert models == (["test", "chosen"] if busy else ["chosen"])
+    await root.accept("again")
+    last = (await engine.commits())[-1]
+    assert MODEL.namespace not in {getattr(write, "namespace", "") for write in last.writes}
+
+
 @pytest.mark.spec("VL-29")
 async def test_an_unset_value_falls_back_to_the_initial_setting(engine: Engine) -> None:
     root = await engine.root([say("ok"), say("ok")], settings={"thinking": "low"})
@@ -581,6 +611,10 @@ def _stored(engine: Engine) -> int:
 
 def _frames_of_attempt_one(commit: Any) -> bool:
     return any(getattr(write, "key", None) == "1.0" for write in commit.writes)
+
+
+def _wrong(tx: Command) -> None:
+    tx.set_value(PLAN.bind(Seq(999)), 1)
 
 
 def _set(tx: Command, address: Address | SessionValue[Any]) -> None:
