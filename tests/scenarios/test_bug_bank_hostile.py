@@ -119,6 +119,12 @@ async def test_a_megabyte_of_noise_from_a_tool_is_kept_in_its_cap(case: Case) ->
     assert "bytes total" in shown
 
 
+async def test_ten_megabytes_from_a_tool_are_kept_in_their_cap(case: Case) -> None:
+    shown = await writes_text(case, "0123456789abcde\n" * (10 * 1024 * 1024 // 16))
+    assert shown.endswith("[truncated: 10485760 bytes total]")
+    assert len(shown.encode()) <= 65_536 + 100
+
+
 @pytest.mark.spec("BB-38")
 async def test_nan_from_a_tool_keeps_its_place_in_words(case: Case) -> None:
     @perdure.tool
