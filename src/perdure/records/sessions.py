@@ -1,9 +1,10 @@
 """What crosses the storage ports besides records: session facts, scans, pages."""
 
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
+from perdure.records.codec import decode_json
 from perdure.records.seqs import Seq
 
 Order: TypeAlias = Literal["asc", "desc"]
@@ -122,3 +123,8 @@ class ListElement(Struct, frozen=True, gc=False, kw_only=True):
     seq: Seq
     value_json: Raw
     tag: str | None = None
+
+    @property
+    def value(self) -> Any:
+        """Decode the element into fresh plain JSON."""
+        return decode_json(self.value_json)
