@@ -1,6 +1,7 @@
 """`perdure sessions`, `inspect`, `models`, `doctor`, `config`, `help`, `completion`."""
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -21,9 +22,6 @@ ASK = {"when": "go", "text": "", "calls": [{"name": "list", "args": {}}]}
 
 @pytest.mark.spec("CM-23")
 def test_sessions_page_by_name_rename_and_delete(desk: Desk) -> None:
-    assert desk.run("sessions", "--json").document["data"] == []
-    assert desk.run("sessions", "--store", "mysql:x", "--json").code == 3
-    assert not desk.data.exists()
     model = desk.script(HELLO)
     for name in ("a", "b", "x/../y"):
         desk.run("run", "-m", model, "-s", name, "hi")
@@ -41,10 +39,21 @@ def test_sessions_page_by_name_rename_and_delete(desk: Desk) -> None:
     shown = desk.run("sessions", "show", "c", "--json").document
     assert shown["data"]["id"] == rows[1]["id"]
     assert [file.name for file in desk.home.parent.iterdir()].count("y") == 0
+
+
+def test_a_store_that_is_not_there_is_empty_and_stays_away(desk: Desk) -> None:
+    assert desk.run("sessions", "--json").document["data"] == []
+    assert desk.run("sessions", "--store", "mysql:x", "--json").code == 3
+    assert not desk.data.exists()
+
+
+def test_a_bad_session_name_is_refused_in_visible_words(desk: Desk) -> None:
+    model = desk.script(HELLO)
     for bad in ("x" * 300, "a\x1b[31mb", " "):
-        refused = desk.run("sessions", "rename", "c", bad)
+        refused = desk.run("run", "-m", model, "-s", bad, "hi")
         assert refused.code == 3, bad
         assert "\x1b" not in refused.err
+    assert desk.run("sessions", "--json").document["data"] == []
 
 
 @pytest.mark.spec("CM-23")
@@ -175,6 +184,21 @@ def test_a_damaged_store_is_a_storage_fault(desk: Desk) -> None:
     assert desk.run("doctor").code == 4
 
 
+@pytest.mark.spec("CM-01")
+@pytest.mark.spec("CM-10")
+def test_a_disk_that_is_full_stops_at_once_and_the_last_line_continues(desk: Desk) -> None:
+    model = desk.script({"text": "x" * 2_000_000, "usage": {"input": 3}, "uses": 0})
+    line = f"ulimit -f 1000; perdure run -m {shlex.quote(model)} -s a --json hi"
+    full = desk.shell(line)
+    assert full.code == 9
+    assert full.document["outcome"] == "storage"
+    assert full.document["input_id"]
+    assert "Traceback" not in full.err
+    assert full.last_words == "perdure resume --session a"
+    again = desk.run("resume", "-s", "a")
+    assert (again.code, len(again.out)) == (0, 2_000_001)
+
+
 @pytest.mark.spec("CM-37")
 def test_models_are_listed_and_checked_without_network(desk: Desk) -> None:
     rows = desk.run("models", "--json", OPENAI_API_KEY="sk-marker").document["data"]
@@ -194,6 +218,10 @@ def test_a_model_is_checked_by_one_request_and_its_failure_named(desk: Desk) -> 
     failed = desk.run("models", "check", failing, "--json")
     assert failed.code == 4
     assert failed.document["error"]["code"] == "quota"
+
+
+@pytest.mark.spec("CM-37")
+def test_a_missing_key_is_named_without_a_request(desk: Desk) -> None:
     assert desk.run("models", "check", "openai:x", "--json").document["error"]["code"] == "auth"
     assert desk.run("models", "fetch", "world").code == 2
 

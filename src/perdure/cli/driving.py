@@ -80,7 +80,7 @@ async def drive(surface: Surface, plan: Plan) -> Ending:
             ending = ending_of(error)
             if ending is None:
                 raise
-            resume = stop.last_words or _line_before_opening(plan)
+            resume = _line_before_opening(plan)
             return structs.replace(ending, session=plan.session, resume=resume)
 
 
@@ -88,8 +88,14 @@ async def _drive(surface: Surface, plan: Plan, stop: Stop) -> Ending:
     harness = await _unless_told(stop, plan.opening.__aenter__())
     if harness is None:
         return Ending(outcome=stop.outcome or "interrupt", resume=_line_before_opening(plan))
+    driven = _Drive(surface, plan, harness, stop)
     try:
-        return await _Drive(surface, plan, harness, stop).run()
+        return await driven.run()
+    except Faulted as error:
+        ending = ending_of(error)
+        if ending is None:
+            raise
+        return structs.replace(ending, **driven.facts())
     finally:
         await plan.opening.__aexit__(None, None, None)
 
@@ -128,6 +134,8 @@ class _Drive:
         self._display = Display(surface)
         self._name = harness.info.name
         self._resume: str | None = None
+        self._conv_id: Seq | None = None
+        self._input_id: Seq | None = None
 
     async def run(self) -> Ending:
         """Accept, drive, close, and say how it ended."""
@@ -138,6 +146,7 @@ class _Drive:
         if plan.says_name and plan.is_kept:
             self._terminal.say(f"session {self._name}", "dim")
         conversation = await _conversation(harness, plan.conversation)
+        self._conv_id = conversation.id
         await self._claim_folder()
         await self._say_what_is_live(conversation)
         harness.on_preview(self._display.on_preview)
@@ -145,10 +154,10 @@ class _Drive:
         accepted = await self._accept(conversation)
         driven = await _unless_told(self._stop, conversation.drive(poll_deferred=plan.poll))
         if self._stop.outcome is not None:
-            return await self._stopped(conversation, accepted)
+            return await self._stopped()
         assert driven is not None
         if accepted is None:
-            return self._resumed(conversation, driven)
+            return self._resumed(driven)
         ending = self._ended(await conversation.result(accepted.input_id), driven)
         if plan.output is not None and ending.answer is not None:
             _write_answer(plan.output, ending.answer)
@@ -180,6 +189,7 @@ class _Drive:
         if plan.text is None:
             return None
         accepted = await conversation.accept(plan.text, request_id=plan.request_id)
+        self._input_id = accepted.input_id
         if self._surface.flags.machine == "events":
             self._terminal.document(
                 AcceptedEvent(
@@ -191,7 +201,17 @@ class _Drive:
             )
         return accepted
 
-    async def _stopped(self, conversation: Conversation, accepted: Accepted | None) -> Ending:
+    def facts(self) -> dict[str, Any]:
+        """Answer what every ending of this drive says, whatever ended it."""
+        return {
+            "session": self._name,
+            "conversation": self._conv_id,
+            "input_id": self._input_id,
+            "usage": self._display.spent(),
+            "resume": self._resume,
+        }
+
+    async def _stopped(self) -> Ending:
         """Close as told: nothing is aborted, nothing is marked (CM-08)."""
         outcome = self._stop.outcome
         assert outcome is not None
@@ -201,14 +221,7 @@ class _Drive:
         report = await self._harness.close(grace=GRACE_S)
         for task in report.abandoned:
             self._terminal.complain(f"task {task} did not end; it is left behind", "warn")
-        return Ending(
-            outcome=outcome,
-            session=self._name,
-            conversation=conversation.id,
-            input_id=None if accepted is None else accepted.input_id,
-            usage=self._display.spent(),
-            resume=self._resume,
-        )
+        return Ending(outcome=outcome, **self.facts())
 
     def _ended(self, result: InputResult, driven: DriveResult) -> Ending:
         """Say what became of the command's own input (CM-20)."""
@@ -220,18 +233,14 @@ class _Drive:
         answer = result.text if result.message is not None else None
         return Ending(
             outcome=outcome,
-            session=self._name,
-            conversation=result.conv_id,
-            input_id=result.input_id,
             answer=answer,
             waiting_for=_waiting(driven),
-            usage=self._display.spent(),
             error=problem,
             text=None if answer is None else self._display.left_to_print(result.input_id, answer),
-            resume=self._resume,
+            **self.facts(),
         )
 
-    def _resumed(self, conversation: Conversation, driven: DriveResult) -> Ending:
+    def _resumed(self, driven: DriveResult) -> Ending:
         """Say what became of the inputs that ended meanwhile (CM-21)."""
         ended = self._display.ended
         outcome: Outcome = "done"
@@ -247,17 +256,14 @@ class _Drive:
             self._terminal.say(f"nothing was left to do in {self._name!r}")
         answers = [one for one in ended if one.record.state in ("answered", "stopped")]
         texts = [self._display.left_to_print(one.input_id, one.text) or "" for one in answers]
+        self._input_id = ended[-1].input_id if ended else None
         return Ending(
             outcome=outcome,
-            session=self._name,
-            conversation=conversation.id,
-            input_id=ended[-1].input_id if ended else None,
             answer=answers[-1].text if answers else None,
             waiting_for=_waiting(driven),
-            usage=self._display.spent(),
             error=problem,
             text="".join(texts),
-            resume=self._resume,
+            **self.facts(),
         )
 
 
