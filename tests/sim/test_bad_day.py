@@ -25,7 +25,7 @@ def check(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [int(_REPLAY)] if _REPLAY else range(SEEDS))
-@pytest.mark.spec("FT-05", "IV-04", "IV-07", "IV-19", "IV-24")
+@pytest.mark.spec("FT-05", "IV-04", "IV-07", "IV-19", "IV-24", "IV-25")
 def test_a_bad_day(seed: int) -> None:
     check(seed)
 

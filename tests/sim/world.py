@@ -215,6 +215,8 @@ class World:
     async def _open(self, storage: FailingStorage) -> Harness:
         head, effects = storage.last_seq, sum(self.effects.values())
         harness = await Harness.open(cast("Storage", storage), self._options())
+        if self.chance.random() < 0.5:
+            await asyncio.sleep(100)  # what an opening has started by mistake shows itself
         if head and (storage.last_seq, sum(self.effects.values())) != (head, effects):
             self.faults.append(f"opening moved the head from {head} or had an effect")
         return harness

@@ -9,6 +9,7 @@ usage list with what providers reported (IV-22), `end_faults` what must hold onc
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import UNSET, Struct
@@ -29,19 +30,23 @@ from perdure.records.writes import (
     Write,
 )
 
-TERMINAL: Final[Mapping[str, frozenset[str]]] = {
-    "generation": frozenset({"done", "failed", "aborted"}),
-    "tool": frozenset({"done", "aborted"}),
-    "post_tools": frozenset({"done", "aborted"}),
-}
+TERMINAL: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "generation": frozenset({"done", "failed", "aborted"}),
+        "tool": frozenset({"done", "aborted"}),
+        "post_tools": frozenset({"done", "aborted"}),
+    }
+)
 
 FINAL: Final = frozenset({"answered", "stopped", "failed", "aborted", "withdrawn", "placed"})
 
-MOVES: Final[Mapping[str | None, frozenset[str]]] = {
-    None: frozenset({"queued", "open", "placed"}),
-    "queued": frozenset({"open", "withdrawn", "placed"}),
-    "open": frozenset({"answered", "stopped", "failed", "aborted"}),
-}
+MOVES: Final[Mapping[str | None, frozenset[str]]] = MappingProxyType(
+    {
+        None: frozenset({"queued", "open", "placed"}),
+        "queued": frozenset({"open", "withdrawn", "placed"}),
+        "open": frozenset({"answered", "stopped", "failed", "aborted"}),
+    }
+)
 """What an input's state may become (D01); a write of an idle conversation is placed at once."""
 
 

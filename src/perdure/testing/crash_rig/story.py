@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -58,7 +59,7 @@ MODEL: Final = "scripted:story"
 SESSION: Final = "story"
 SAFE: Final = frozenset({"look"})
 FIRST, SECOND, LAST = "do the work", "and then this", "one more message"
-REQUESTS: Final = {"web-1": FIRST, "web-2": SECOND}
+REQUESTS: Final = MappingProxyType({"web-1": FIRST, "web-2": SECOND})
 
 EFFECT_MS: Final = 12
 """How long a tool takes on each side of its effect."""
@@ -68,6 +69,7 @@ BASE_DELAY_MS: Final = 4
 ANSWER: Final = "What was found, at length. " * 200
 """Longer than one batch of frames, so that streaming commits."""
 
+SETTLING_S: Final = 0.004
 PAGE: Final = 500
 USAGE: Final = Usage(input=10, output=5)
 
@@ -202,6 +204,8 @@ class Stage:
         head, counted = storage.last_seq, self.witness.counted()
         pointed: Any = PointedStorage(storage, self.points)
         harness = await Harness.open(pointed, self._options())
+        # What an opening has started by mistake gets a moment to show itself.
+        await asyncio.sleep(SETTLING_S)
         if head and (storage.last_seq, self.witness.counted()) != (head, counted):
             self.witness.note("refused", f"opening moved the head {head} or the counter {counted}")
         self.points.reach("open.after")
