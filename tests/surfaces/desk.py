@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 
 import jsonschema
 
+import perdure
 from perdure.cli.commands.schemas import schema_of
+from perdure.cli.last import FOLDER
 
 ENVELOPE = schema_of("envelope")
 EVENTS = schema_of("events")
 
 PERDURE = str(Path(sys.executable).with_name("perdure"))
-WAIT_S = 9
+WAIT_S = 25
+"""Long, for a machine that does much else; nothing here waits when all goes well."""
 
 
 class Ended(NamedTuple):
@@ -83,6 +86,21 @@ class Desk:
         file = self.home / name
         file.write_text(json.dumps({"replies": list(replies), "chunk": chunk}))
         return f"scripted:{file}"
+
+    def make(self, *names: str) -> None:
+        """Make sessions of one answered input each, quicker than by child processes."""
+        self.data.mkdir(mode=0o700, exist_ok=True)
+        model = self.script({"text": "Hello there.", "uses": 0})
+
+        async def make() -> None:
+            for name in names:
+                async with perdure.open(
+                    f"sqlite:{self.store}", session=name, model=model
+                ) as harness:
+                    await harness.set_value(FOLDER, str(self.folder))
+                    await (await harness.root()).prompt("hi")
+
+        perdure.run(make())
 
     def fifo(self, name: str) -> Callable[[], str]:
         """Make a FIFO in the folder; answers what waits for one text written into it."""

@@ -10,6 +10,8 @@ import pytest
 
 from tests.surfaces.desk import Desk
 
+pytestmark = pytest.mark.timeout(60)
+
 HELLO = {"text": "Hello there.", "uses": 0, "usage": {"input": 9, "output": 4}}
 LOOK = {"when": "look", "text": "Let me look. ", "calls": [{"name": "list", "args": {}}]}
 BEGIN = "echo begun > begun; sleep 600"
@@ -182,9 +184,7 @@ def test_resume_accepts_nothing_drives_what_is_live_and_prints_its_answer(desk: 
 
 @pytest.mark.spec("CM-21")
 def test_resume_offers_a_list_on_a_terminal(desk: Desk) -> None:
-    model = desk.script(HELLO)
-    for name in ("first", "second"):
-        desk.run("run", "-m", model, "-s", name, "hi")
+    desk.make("first", "second")
     code, shown = desk.on_terminal("resume", typed="2\n")
     assert code == 0
     assert "1 second" in shown

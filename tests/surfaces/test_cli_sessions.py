@@ -16,15 +16,15 @@ from perdure.records.codec import encode
 from perdure.toolkits import file_tools, shell_tools
 from tests.surfaces.desk import Desk
 
+pytestmark = pytest.mark.timeout(60)
+
 HELLO = {"text": "Hello there.", "uses": 0}
 ASK = {"when": "go", "text": "", "calls": [{"name": "list", "args": {}}]}
 
 
 @pytest.mark.spec("CM-23")
 def test_sessions_page_by_name_rename_and_delete(desk: Desk) -> None:
-    model = desk.script(HELLO)
-    for name in ("a", "b", "x/../y"):
-        desk.run("run", "-m", model, "-s", name, "hi")
+    desk.make("a", "b", "x/../y")
     rows = desk.run("sessions", "--json").document["data"]
     assert [row["name"] for row in rows] == ["a", "b", "x/../y"]
     first = rows[0]
@@ -78,7 +78,7 @@ def test_delete_shows_what_goes_and_asks_or_needs_yes(desk: Desk) -> None:
 
 @pytest.mark.spec("CM-12")
 def test_an_unknown_name_is_refused_with_the_nearest_one(desk: Desk) -> None:
-    desk.run("run", "-m", desk.script(HELLO), "-s", "holiday", "hi")
+    desk.make("holiday")
     for words, code, nearest in (
         (("rnu",), 2, "'run'"),
         (("sessions", "lst"), 2, "'list'"),
@@ -220,6 +220,7 @@ def test_a_model_is_checked_by_one_request_and_its_failure_named(desk: Desk) -> 
     assert failed.document["error"]["code"] == "quota"
 
 
+@pytest.mark.deep
 @pytest.mark.spec("CM-37")
 def test_a_missing_key_is_named_without_a_request(desk: Desk) -> None:
     assert desk.run("models", "check", "openai:x", "--json").document["error"]["code"] == "auth"
@@ -228,8 +229,7 @@ def test_a_missing_key_is_named_without_a_request(desk: Desk) -> None:
 
 @pytest.mark.spec("CM-38")
 def test_doctor_says_what_is_wrong_and_changes_nothing(desk: Desk) -> None:
-    model = desk.script(HELLO)
-    desk.run("run", "-m", model, "-s", "secret-name", "hi")
+    desk.make("secret-name")
     before = desk.store.read_bytes()
     ended = desk.run("doctor", "--bundle", "report.json", "--json", OPENAI_API_KEY="sk-marker")
     assert ended.code == 0
@@ -396,7 +396,7 @@ def test_completion_completes_in_a_real_shell_and_makes_no_file(desk: Desk) -> N
     empty = desk.shell(complete.format(words="inspect -s ''", at=3))
     assert (empty.out.strip(), empty.err) == ("", "")
     assert not desk.data.exists()
-    desk.run("run", "-m", desk.script(HELLO), "-s", "holiday", "hi")
+    desk.make("holiday")
     names = desk.shell(complete.format(words="inspect -s hol", at=3))
     assert (names.out.strip(), names.err) == ("holiday", "")
     assert desk.shell(complete.format(words="se", at=1)).out.strip() == "sessions"

@@ -9,6 +9,8 @@ import pytest
 
 from tests.surfaces.desk import Desk
 
+pytestmark = pytest.mark.timeout(60)
+
 PROBE = """
 import json, os, sys
 from perdure.cli.main import run_command
@@ -30,7 +32,7 @@ def loaded(desk: Desk, *words: str) -> set[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=9,
+        timeout=25,
         check=True,
     )
     code, names = json.loads(ended.stderr[ended.stderr.rindex("[0, ") :])
@@ -47,7 +49,7 @@ def test_looking_loads_no_library_but_click_and_msgspec(desk: Desk, words: tuple
 
 @pytest.mark.spec("PV-03")
 def test_reading_a_session_loads_no_model_library(desk: Desk) -> None:
-    desk.run("run", "-m", desk.script({"text": "Hello."}), "-s", "a", "hi")
+    desk.make("a")
     assert loaded(desk, "inspect", "-s", "a") <= ALLOWED
 
 
@@ -73,7 +75,7 @@ OPENING_S = 0.06
 def test_looking_costs_little_more_than_its_floor(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.run("run", "-m", desk.script({"text": "Hello."}), "-s", "a", "hi")
+    desk.make("a")
     for name, value in desk.env.items():
         monkeypatch.setenv(name, value)
     floor = cpu_seconds([sys.executable, "-c", FLOOR])
