@@ -24,7 +24,8 @@ SCRIPT = [
 async def life(folder: Path, plan: FaultPlan) -> list[str]:
     """Open the session over a storage that may fail, ask twice; answers what was said."""
     ports = system_ports()
-    sessions = FaultySessions(open_store(f"sqlite:{folder / 'store.db'}", ports), plan)
+    store = open_store(f"sqlite:{folder / 'store.db'}", ports, durability="process")
+    sessions = FaultySessions(store, plan)
     try:
         storage = await sessions.open("shop", create=True)
         options = perdure.HarnessOptions(

@@ -9,7 +9,7 @@ import pytest
 from tests.house.source import ROOT
 
 EXAMPLES = ROOT / "examples"
-WAIT_S = 30
+WAIT_S = 55
 
 
 def ran(folder: Path, *words: str) -> list[str]:
