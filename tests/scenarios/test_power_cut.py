@@ -70,7 +70,9 @@ class Cutting(Quiet):
                     shutil.copy(self._folder / witness, into / witness)
             # A launch's folder is synced before its command runs its first instruction.
             if list((self._folder / "launch").glob("*/*/identity.json")):
-                shutil.copytree(self._folder / "launch", into / "launch")
+                # A file not renamed yet is not there yet, and may be renamed at this moment.
+                unnamed = shutil.ignore_patterns("*.tmp")
+                shutil.copytree(self._folder / "launch", into / "launch", ignore=unnamed)
             self.cuts.append(Cut(point=name, folder=into))
 
 
