@@ -15,12 +15,13 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from perdure.errors import Rejected
 from perdure.line.buffer import AnyAddress, Buffer, CommittedReads, check_kind
 from perdure.line.buffer import WorkingCommand as WorkingCommand
-from perdure.line.facts import KindTable, field_names
+from perdure.line.facts import ContentFacts, KindTable, field_names
 from perdure.records.addresses import Address, WorkingScope
 from perdure.records.codec import checked_raw, encode, to_raw
 from perdure.records.conversations import ConversationState, InboxItem, ParentLink, QueueMode
 from perdure.records.core_values import check_core_value
 from perdure.records.entries import META_BYTES_MAX, Entry
+from perdure.records.messages import PAYLOADS, check_payload
 from perdure.records.seqs import Seq
 from perdure.records.tasks import Task
 from perdure.records.writes import (
@@ -172,14 +173,21 @@ class Command(Buffer):
                 key=key,
                 ref=ref,
                 meta_json=meta_json,
-                payload_json=UNSET
-                if payload is UNSET
-                else self._typed(payload, facts.payload, f"payload of a {kind} entry"),
+                payload_json=UNSET if payload is UNSET else self._payload(kind, payload, facts),
             )
         )
         if facts.selects:
             self.writes.append(AppendContext(seq=self.mint(), conv_id=conv_id, ids=(seq,)))
         return seq
+
+    def _payload(self, kind: str, payload: object, facts: ContentFacts) -> Raw:
+        """Encode a payload; a host's own has exactly the shape of its kind (FM-03)."""
+        schema = PAYLOADS.get(kind)
+        if self.host and schema is not None:
+            raw = checked_raw(payload)
+            check_payload(raw, schema)
+            return raw
+        return self._typed(payload, facts.payload, f"payload of a {kind} entry")
 
     def replace_context(
         self, conv_id: Seq, *, through: Seq, head: Seq, expect_prefix_version: int

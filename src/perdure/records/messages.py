@@ -6,6 +6,7 @@ does not know is kept byte for byte and projected as nothing (FM-04).
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -212,6 +213,30 @@ class SummaryPayload(Struct, frozen=True, gc=False, kw_only=True):
     text: str
 
 
+class JobExit(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """How a job's command ended: exactly one of the three."""
+
+    code: int | UnsetType = UNSET
+    signal: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+
+
+class JobLog(Struct, frozen=True, gc=False, kw_only=True):
+    """A job's whole output: its size in bytes, and the folder below the store that has it."""
+
+    bytes: int
+    dir: str
+
+
+class JobResultPayload(Struct, frozen=True, gc=False, kw_only=True):
+    """Payload of `job_result` entries; `exit` is null for a job nobody saw end."""
+
+    v: Literal[1] = 1
+    exit: JobExit | None
+    content: tuple[TextPart, ...]
+    log: JobLog
+
+
 class Cost(Struct, frozen=True, gc=False, kw_only=True):
     """A price: decimal text, currency, and the date of the price table."""
 
@@ -253,7 +278,22 @@ class UsageElement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
 
 
 P = TypeVar("P", UserPayload, AssistantPayload, ToolResultPayload)
-Payload: TypeAlias = UserPayload | AssistantPayload | ToolResultPayload | SummaryPayload
+Payload: TypeAlias = (
+    UserPayload | AssistantPayload | ToolResultPayload | SummaryPayload | JobResultPayload
+)
+
+PAYLOADS: Final[Mapping[str, type[Payload]]] = MappingProxyType(
+    {
+        "user": UserPayload,
+        "input": UserPayload,
+        "assistant": AssistantPayload,
+        "tool_result": ToolResultPayload,
+        "call_result": ToolResultPayload,
+        "job_result": JobResultPayload,
+        "summary": SummaryPayload,
+    }
+)
+"""The payload of each kind of entry that perdure itself writes (FM-03)."""
 
 
 def read_payload(data: Raw, kind: type[P]) -> P:
@@ -319,6 +359,16 @@ def check_payload(payload: Raw, kind: type[Payload]) -> None:
                 raise Rejected(
                     "invariant", f"the call {call.call_id!r} has not exactly one of args, argsText"
                 )
+    if isinstance(record, JobResultPayload) and record.exit is not None:
+        told = [name for name in ("code", "signal", "error") if _has(record.exit, name)]
+        if len(told) != 1:
+            raise Rejected(
+                "invariant", f"a job's exit is one of code, signal and error, not {told}"
+            )
+
+
+def _has(record: Struct, name: str) -> bool:
+    return getattr(record, name) is not UNSET
 
 
 InputContent: TypeAlias = str | UserMessage | Sequence[UserMessage]
