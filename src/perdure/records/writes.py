@@ -4,7 +4,7 @@ A commit is `{"c","f","l","t","w"}` on disk: checksum, first and last seq, wall 
 writes; each write has `s` (its seq) and `k` (its kind). The checksum belongs to the backend.
 """
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -302,6 +302,7 @@ class RetireScope(
 
 
 ValueWrite: TypeAlias = SetValue | DeleteValue | AppendList | DeleteList
+_VALUE_WRITES: Final = (SetValue, DeleteValue, AppendList, DeleteList)
 Write: TypeAlias = (
     InsertConversation
     | PatchConversation
@@ -340,12 +341,10 @@ def scope_of(commit: Commit) -> str | None:
 
     Raises ValueError when writes of two lifetimes are mixed (ST-10).
     """
-    scopes = {
-        write.working_scope
-        if isinstance(write, ValueWrite) and write.working_scope is not UNSET
-        else None
-        for write in commit.writes
-    }
+    scopes: set[str | None] = set()
+    for write in commit.writes:
+        scope = write.working_scope if isinstance(write, _VALUE_WRITES) else UNSET
+        scopes.add(None if scope is UNSET else scope)
     if len(scopes) != 1:
         raise ValueError(f"one commit holds writes of several lifetimes: {scopes!r}")
     return scopes.pop()

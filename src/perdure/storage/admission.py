@@ -9,6 +9,7 @@ fifteen writes; every value is strict JSON text without NUL, surrogates or non-f
 
 import json
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, cast, get_args
 
 import msgspec
@@ -45,8 +46,6 @@ RAW_FIELDS: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
     (AppendList, ("value_json",)),
 )
 """Which fields of which writes hold encoded values."""
-OBJECT_FIELDS: Final = frozenset({"meta_json", "state_json"})
-"""Which of them hold objects."""
 
 _NUL_ESCAPE: Final = b"\\u0000"
 _DECODE: Final[Callable[[bytes | Raw], Any]] = msgspec.json.Decoder().decode
@@ -73,16 +72,21 @@ def admit(commit: Commit, last_seq: Seq, *, gaps: bool = False) -> tuple[bytes, 
         scope = scope_of(commit)
     except ValueError as error:
         refuse(str(error))
-    _check_lifetime(commit, scope)
+    _check_time(commit, scope)
     try:
         text = encode(commit.writes)
     except (UnicodeEncodeError, TypeError, ValueError) as error:
         refuse(f"the writes cannot be stored as JSON text: {error}")
     for write in commit.writes:
-        _check_raws(write)
-    if _NUL_ESCAPE in text:
+        admits = _CHECKS.get(type(write))
+        if admits is not None:
+            admits(write)
+    # What those let through shows in the whole text; only then is every part looked at, which
+    # costs more than all the rest.
+    if _may_hide(text):
         for write in commit.writes:
             _check_text(write)
+            _check_parts(write)
     return text, scope
 
 
@@ -106,23 +110,14 @@ def _check_seqs(commit: Commit, last_seq: Seq, *, gaps: bool) -> None:
             refuse(f"a write has seq {write.seq!r} where {seq} is due")
 
 
-def _check_lifetime(commit: Commit, scope: str | None) -> None:
+def _check_time(commit: Commit, scope: str | None) -> None:
     if scope is None:
         if type(commit.time_ms) is not int or commit.time_ms < 0:
             refuse(f"the time {commit.time_ms!r} is not a count of milliseconds")
-    else:
-        WorkingScope(scope)
-        if commit.time_ms != 0:
-            refuse(f"a working commit carries no time, not {commit.time_ms!r}")
-    for write in commit.writes:
-        if isinstance(write, SetValue | DeleteValue | AppendList):
-            _check_place(write.namespace)
-            if write.conv_id is not UNSET and write.working_scope is not UNSET:
-                refuse("a working address carries no conversation id (WS-15)")
-        elif type(write) is DeleteList:
-            _check_place(write.namespace)
-        elif type(write) is RetireScope:
-            WorkingScope(write.working_scope)
+        return
+    WorkingScope(scope)
+    if commit.time_ms != 0:
+        refuse(f"a working commit carries no time, not {commit.time_ms!r}")
 
 
 def _check_place(namespace: str) -> None:
@@ -130,32 +125,69 @@ def _check_place(namespace: str) -> None:
         refuse("a namespace must not be empty")
 
 
-def _check_raws(write: Write) -> None:
-    kind = type(write)
-    for owner, fields in RAW_FIELDS:
-        if kind is owner:
-            for field in fields:
-                raw = getattr(write, field)
-                if raw is not UNSET:
-                    _check_raw(raw, f"{field} of write {write.seq}", fields=field in OBJECT_FIELDS)
-            return
+# One check a kind of write.
 
 
-def _check_raw(raw: Raw, what: str, *, fields: bool) -> None:
+def _check_entry(write: InsertEntry) -> None:
+    _check_raw(write, "meta_json", write.meta_json, fields=True)
+    if write.payload_json is not UNSET:
+        _check_raw(write, "payload_json", write.payload_json)
+
+
+def _check_state(write: InsertTask | PatchTask | SettleTask) -> None:
+    if write.state_json is not UNSET:
+        _check_raw(write, "state_json", write.state_json, fields=True)
+
+
+def _check_address(write: SetValue | DeleteValue | AppendList) -> None:
+    _check_place(write.namespace)
+    if write.conv_id is not UNSET and write.working_scope is not UNSET:
+        refuse("a working address carries no conversation id (WS-15)")
+    if type(write) is not DeleteValue:
+        value = cast("SetValue | AppendList", write).value_json
+        _check_raw(write, "value_json", value)
+
+
+def _check_list(write: DeleteList) -> None:
+    _check_place(write.namespace)
+
+
+def _check_retired(write: RetireScope) -> None:
+    WorkingScope(write.working_scope)
+
+
+_CHECKS: Final = MappingProxyType(
+    cast(
+        "dict[type, Callable[[Any], None]]",
+        {
+            InsertEntry: _check_entry,
+            InsertTask: _check_state,
+            PatchTask: _check_state,
+            SettleTask: _check_state,
+            SetValue: _check_address,
+            DeleteValue: _check_address,
+            AppendList: _check_address,
+            DeleteList: _check_list,
+            RetireScope: _check_retired,
+        },
+    )
+)
+
+
+def _check_raw(write: Write, field: str, raw: Raw, *, fields: bool = False) -> None:
+    """Refuse bytes that are no strict JSON, or no object where `fields` are due (ST-25)."""
     try:
         value: object = _DECODE(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        value = _long_numbers(bytes(raw), what, error)
+        value = _long_numbers(bytes(raw), f"{field} of write {write.seq}", error)
     if fields and type(value) is not dict:
-        refuse(f"{what} is not a JSON object: {value!r}")
-    data = bytes(raw)
-    # What the quick decoder lets through: deep nesting, and a NUL written as an escape.
-    if (len(data) > DEPTH_MAX and _openers(data) > DEPTH_MAX) or _NUL_ESCAPE in data:
-        check(cast("object", value), what)
+        refuse(f"{field} of write {write.seq} is not a JSON object: {value!r}")
 
 
-def _openers(data: bytes) -> int:
-    return data.count(b"{") + data.count(b"[")
+def _may_hide(data: bytes) -> bool:
+    """Say whether bytes may hold deep nesting, or a NUL written as an escape."""
+    deep = len(data) > DEPTH_MAX and data.count(b"{") + data.count(b"[") > DEPTH_MAX
+    return deep or _NUL_ESCAPE in data
 
 
 def _long_numbers(data: bytes, what: str, error: Exception) -> object:
@@ -170,8 +202,26 @@ def _long_numbers(data: bytes, what: str, error: Exception) -> object:
     return value
 
 
+def _check_parts(write: Write) -> None:
+    """Refuse an encoded value that is nested too deep or holds a NUL."""
+    for field in raw_fields(write):
+        raw = getattr(write, field)
+        if raw is not UNSET and _may_hide(bytes(raw)):
+            what = f"{field} of write {write.seq}"
+            try:
+                value = json.loads(bytes(raw))
+            except RecursionError as error:
+                refuse(f"{what} is not strict JSON: {error}")
+            check(value, what)
+
+
+def raw_fields(write: Write) -> tuple[str, ...]:
+    """Name the fields of a write that hold encoded values."""
+    return next((fields for owner, fields in RAW_FIELDS if type(write) is owner), ())
+
+
 def _check_text(write: Write) -> None:
-    """Refuse a NUL in a write's own texts; its encoded values were looked at already."""
+    """Refuse a NUL in a write's own texts."""
     for field in write.__struct_fields__:
         value: object = getattr(write, field)
         texts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)

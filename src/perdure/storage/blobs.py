@@ -22,7 +22,7 @@ from perdure.errors import StorageDamaged
 from perdure.records.codec import decode_json
 from perdure.records.seqs import Seq
 from perdure.records.writes import Commit, Write
-from perdure.storage.admission import RAW_FIELDS
+from perdure.storage.admission import raw_fields
 
 BLOB_BYTES_MIN: Final = 64 * 1024
 """More bytes than this go to a file: a row is slower from here on, in writing and in reading."""
@@ -117,17 +117,12 @@ class Blobs:
             os.close(handle)
 
 
-def fields_of(write: Write) -> Sequence[str]:
-    """Name the fields of a write that hold encoded values."""
-    return next((fields for owner, fields in RAW_FIELDS if type(write) is owner), ())
-
-
 def shorten(commit: Commit, blobs: Blobs) -> tuple[Commit, tuple[Cut, ...]]:
     """Move what is too large into blobs; answer the commit that is left, and how to undo it."""
     cuts: list[Cut] = []
     writes: list[Write] = []
     for write in commit.writes:
-        for field in fields_of(write):
+        for field in raw_fields(write):
             raw = getattr(write, field)
             if raw is not UNSET and len(memoryview(raw)) > BLOB_BYTES_MIN:
                 text, cut = _shorten_field(bytes(raw), write.seq, field, blobs)

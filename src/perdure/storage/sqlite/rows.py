@@ -134,6 +134,7 @@ class SessionRows:
         self._conversations.clear()
         self._tasks.clear()
         self._names.clear()
+        self._scopes.forget()
 
     def apply(self, commit: Commit, scope: str | None) -> None:
         """Write every row of an admitted commit; raises Rejected when one does not fit."""

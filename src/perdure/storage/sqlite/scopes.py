@@ -22,6 +22,10 @@ APPEND: Final = (
 DELETE_LIST: Final = (
     "DELETE FROM working_element WHERE session=? AND scope=? AND namespace=? AND key=?"
 )
+WRITTEN: Final = (
+    "SELECT scope FROM working_value WHERE session=? "
+    "UNION SELECT scope FROM working_element WHERE session=?"
+)
 RETIRE_VALUES: Final = "DELETE FROM working_value WHERE session=? AND scope=?"
 RETIRE_ELEMENTS: Final = "DELETE FROM working_element WHERE session=? AND scope=?"
 
@@ -32,9 +36,16 @@ class ScopeRows:
     def __init__(self, conn: sqlite3.Connection, session: int) -> None:
         self._execute = conn.cursor().execute
         self._session = session
+        self._written: set[str] | None = None
+
+    def forget(self) -> None:
+        """Forget which scopes have rows: a roll-back may have changed that."""
+        self._written = None
 
     def apply(self, write: SetValue | DeleteValue | AppendList | DeleteList) -> None:
         """Write the row of one working write; a value is set in place, however often (SQ-11)."""
+        if self._written is not None and write.working_scope is not UNSET:
+            self._written.add(write.working_scope)
         place = (self._session, write.working_scope, write.namespace, write.key)
         match write:
             case SetValue():
@@ -49,6 +60,12 @@ class ScopeRows:
                 self._execute(DELETE_LIST, place)
 
     def retire(self, write: RetireScope) -> None:
-        """Delete everything of a scope (SQ-03)."""
+        """Delete everything of a scope (SQ-03); most tasks never wrote to theirs."""
+        if self._written is None:
+            rows = self._execute(WRITTEN, (self._session, self._session))
+            self._written = {scope for (scope,) in rows}
+        if write.working_scope not in self._written:
+            return
+        self._written.discard(write.working_scope)
         self._execute(RETIRE_VALUES, (self._session, write.working_scope))
         self._execute(RETIRE_ELEMENTS, (self._session, write.working_scope))

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -37,7 +37,7 @@ BATCH_MAX: Final = 256
 class Job(Generic[T]):
     """One piece of work and the future that waits for it."""
 
-    __slots__ = ("delivered", "error", "future", "loop", "result")
+    __slots__ = ("error", "future", "loop", "result")
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -45,7 +45,6 @@ class Job(Generic[T]):
         self.result: T | None = None
         # Stands until the work has ended, and so for work that a defect broke off.
         self.error: Exception | None = Faulted("the thread broke off on a defect", code="defect")
-        self.delivered = False
 
     def settle(self) -> None:
         """Answer the waiter; runs on the loop."""
@@ -75,24 +74,30 @@ class Call(Job[T]):
             self.error = error
 
 
+class Nudge:
+    """No work: it wakes a thread, so that it looks around."""
+
+
+Jobs: TypeAlias = "queue.SimpleQueue[Job[Any] | Nudge | None]"
+"""What waits for a thread; None ends it."""
+
+
 def settle_all(jobs: Sequence[Job[Any]]) -> None:
     """Answer a batch of waiters; runs on the loop."""
     for job in jobs:
         job.settle()
 
 
-def abandon(jobs: "queue.SimpleQueue[Job[Any] | None]") -> None:
+def abandon(jobs: Jobs) -> None:
     """Answer what waits behind the end of a thread."""
     while not jobs.empty():
         job = jobs.get_nowait()
-        if job is not None:
+        if isinstance(job, Job):
             deliver([job])
 
 
 def deliver(jobs: Sequence[Job[Any]]) -> None:
     """Wake each loop once for all of its jobs."""
-    for job in jobs:
-        job.delivered = True
     for loop in {job.loop for job in jobs}:
         mine = [job for job in jobs if job.loop is loop]
         try:
@@ -101,11 +106,9 @@ def deliver(jobs: Sequence[Job[Any]]) -> None:
             continue  # that loop is closed; nobody waits there any more
 
 
-def take_batch(
-    jobs: "queue.SimpleQueue[Job[Any] | None]", first: Job[Any]
-) -> list[Job[Any] | None]:
+def take_batch(jobs: Jobs, first: Job[Any] | Nudge) -> list[Job[Any] | Nudge | None]:
     """Take what waits behind a first job, up to the limit."""
-    batch: list[Job[Any] | None] = [first]
+    batch: list[Job[Any] | Nudge | None] = [first]
     while len(batch) < BATCH_MAX and batch[-1] is not None:
         try:
             batch.append(jobs.get_nowait())
@@ -120,7 +123,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.blobs = blobs_beside(path, sync=False)
-        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: Jobs = queue.SimpleQueue()
         self._conn: sqlite3.Connection | None = None
         self._stamp: tuple[int, ...] | None = None
         self._closed = False
@@ -163,7 +166,7 @@ class Reader:
     def _serve(self) -> None:
         while (first := self._jobs.get()) is not None:
             batch = take_batch(self._jobs, first)
-            done = [job for job in batch if job is not None]
+            done = [job for job in batch if isinstance(job, Job)]
             try:
                 for job in done:
                     cast("Call[Any]", job).run()

@@ -1,13 +1,17 @@
-"""The one thread that writes a container: group commit, fences, checkpoints.
+"""Who writes a container: one connection, its thread, group commit, fences, checkpoints.
 
 All commits that wait go into one transaction. Each begins with the conditional update of its
 session's head, which is the fence: no row changed means that another writer owns the session,
 and nothing of that commit is written. When a commit is refused by its rows, the transaction is
 rolled back and each commit runs alone.
 
-Invariants: only this thread writes or checkpoints (two checkpointers can damage a file in older
-SQLite); a commit that failed at COMMIT is never tried again; a barrier is synced before its
-caller hears of it, and a commit without one costs no sync.
+A commit of a session that writes alone, that needs no sync and waits for nobody, is made on the
+event loop itself: handing it to the thread and back costs as much again as the commit (ADR 0014).
+
+Invariants: there is one writing connection, and whoever uses it holds the lock; only it writes or
+checkpoints (two checkpointers can damage a file in older SQLite), and only the thread syncs,
+checkpoints or waits; a commit that failed at COMMIT is never tried again; a barrier is synced
+before its caller hears of it, and a commit without one costs no sync.
 """
 
 import queue
@@ -33,7 +37,7 @@ from perdure.storage.sqlite.connect import (
 )
 from perdure.storage.sqlite.journal import insert_row
 from perdure.storage.sqlite.rows import SessionRows
-from perdure.storage.sqlite.threads import Call, Job, abandon, deliver, take_batch
+from perdure.storage.sqlite.threads import Call, Job, Jobs, Nudge, abandon, deliver, take_batch
 
 T = TypeVar("T")
 
@@ -43,8 +47,14 @@ WAL_BYTES_MAX: Final = 16 * 1024 * 1024
 IDLE_SECONDS: Final = 0.05
 """Quiet time after which the writer checkpoints what it wrote."""
 
+ALONE_COMMITS: Final = 8
+"""Commits in a row after which a session counts as the only one that writes."""
+
 COMMIT_WAL_BYTES: Final = 40 * 1024
 """What one commit adds to the write-ahead file, beside its own text: about ten pages."""
+
+WAITED: Final = frozenset({"SQLITE_BUSY", "SQLITE_LOCKED"})
+"""Errors of a write that another process holds up: nothing was done."""
 
 HARMLESS: Final = frozenset({"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CONSTRAINT"})
 """Errors after which a roll-back leaves the connection as it was."""
@@ -91,28 +101,81 @@ class CommitJob(Job[None]):
 
 
 class Writer:
-    """The writing thread of one container file."""
+    """The writing connection of one container file, and its thread."""
 
     def __init__(self, path: Path, *, busy_ms: int, power: bool) -> None:
         self.path = path
         self._busy_ms = busy_ms
         self._power = power
-        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: Jobs = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._blobs = blobs_beside(path, sync=power)
         self._conn: sqlite3.Connection | None = None
         self._full = False
         self._broken: Exception | None = None
+        self._wait_ms = busy_ms
         self._wal_bytes = 0
+        self._commits = 0
+        self._newest: SessionRows | None = None
+        self._in_a_row = 0
         self._closed = False
         threading.Thread(target=self._run, name="perdure-write", daemon=True).start()
 
     # On the loop
 
     def submit(self, job: CommitJob) -> None:
-        """Queue a commit; never waits."""
+        """Make a commit at once where nothing has to be waited for, else queue it."""
         if self._closed:
             raise Closed("the container is closed")
+        alone = self._is_alone(job.rows)
+        if alone and self._is_quick(job) and self._lock.acquire(blocking=False):
+            try:
+                made = self._commit_here(job)
+            finally:
+                self._lock.release()
+            if made:
+                job.settle()
+                return
         self._jobs.put(job)
+
+    def _is_alone(self, rows: SessionRows) -> bool:
+        """Say whether no other session committed lately; several are quicker in groups."""
+        if rows is not self._newest:
+            self._newest, self._in_a_row = rows, 0
+        self._in_a_row += 1
+        return self._in_a_row > ALONE_COMMITS
+
+    def _is_quick(self, job: CommitJob) -> bool:
+        """Say whether a commit needs neither a sync, nor a blob, nor what only the thread does."""
+        return (
+            self._conn is not None
+            and not (self._power and job.barrier)
+            and len(job.text) <= BLOB_BYTES_MIN
+            and self._wal_bytes <= WAL_BYTES_MAX
+            and self._jobs.empty()
+        )
+
+    def _commit_here(self, job: CommitJob) -> bool:
+        """Commit on the event loop; False when another process writes, and nothing was done.
+
+        The only place of perdure that asks SQLite on the loop to write.
+        """
+        conn = self._conn
+        if conn is None:
+            return False
+        was_clean = not self._wal_bytes
+        try:
+            self._set_wait(conn, 0)
+            self._persist(conn, [job])
+        except Rejected as error:
+            job.error = error
+        except (sqlite3.Error, sqlite3.Warning, OSError) as error:
+            if isinstance(error, sqlite3.Error) and code_of(error) in WAITED:
+                return False
+            self._fail([job], error)
+        if was_clean or self._wal_bytes > WAL_BYTES_MAX:
+            self._jobs.put(Nudge())
+        return True
 
     async def call(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a function on the writing thread with its connection."""
@@ -162,14 +225,17 @@ class Writer:
                 break
             batch = take_batch(self._jobs, first)
             running = batch[-1] is not None
-            jobs = [job for job in batch if job is not None]
+            jobs = [job for job in batch if isinstance(job, Job)]
             try:
-                self._work(jobs)
+                with self._lock:
+                    self._work(jobs)
             finally:
-                # After a defect of ours nobody may wait for ever; a settled job stays as it is.
-                deliver([job for job in jobs if not job.delivered])
+                # After a defect of ours nobody may wait for ever. The lock is free before the loop
+                # hears of it, so that its next commit finds it so.
+                deliver(jobs)
             if self._wal_bytes > WAL_BYTES_MAX:
-                self._checkpoint()
+                with self._lock:
+                    self._checkpoint()
 
     def _disconnect(self) -> None:
         # Closing the last connection of a file copies the write-ahead file into it and removes it.
@@ -178,14 +244,18 @@ class Writer:
             self._conn.close()
             self._conn = None
 
-    def _next(self) -> Job[Any] | None:
-        if not self._wal_bytes:
-            return self._jobs.get()
-        try:
-            return self._jobs.get(timeout=IDLE_SECONDS)
-        except queue.Empty:
-            self._checkpoint()
-            return self._jobs.get()
+    def _next(self) -> Job[Any] | Nudge | None:
+        # The loop writes without the thread: it nudges the thread with the first commit after a
+        # checkpoint, and the thread looks again and again until nothing was committed for a while.
+        while self._wal_bytes:
+            seen = self._commits
+            try:
+                return self._jobs.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                if self._commits == seen:
+                    with self._lock:
+                        self._checkpoint()
+        return self._jobs.get()
 
     def _work(self, jobs: Sequence[Job[Any]]) -> None:
         commits: list[CommitJob] = []
@@ -197,7 +267,6 @@ class Writer:
                 self._commit_group(commits)
                 commits = []
             cast("Call[Any]", job).run()
-            deliver([job])
         if commits:
             self._commit_group(commits)
 
@@ -206,7 +275,7 @@ class Writer:
         if not jobs:
             return
         try:
-            self._persist(jobs)
+            self._persist(self._connection(), jobs)
         except Rejected as error:
             if len(jobs) == 1:
                 jobs[0].error = error
@@ -215,7 +284,6 @@ class Writer:
                 return
         except (sqlite3.Error, sqlite3.Warning, OSError) as error:
             self._fail(jobs, error)
-        deliver(jobs)
 
     def _shorten(self, job: CommitJob) -> bool:
         """Put what is too large into blobs, before the transaction that names them (BR-14)."""
@@ -226,7 +294,6 @@ class Writer:
         except OSError as error:
             # Nothing of the database was touched: this is the fault of this session alone.
             job.error = translated(error, "writing a blob", self.path)
-            deliver([job])
             return False
         if job.cuts:
             job.text = encode(commit.writes)
@@ -237,8 +304,7 @@ class Writer:
             job.refused = False
             self._commit_group([job])
 
-    def _persist(self, jobs: Sequence[CommitJob]) -> None:
-        conn = self._connection()
+    def _persist(self, conn: sqlite3.Connection, jobs: Sequence[CommitJob]) -> None:
         self._set_sync(conn, full=self._power and any(job.barrier for job in jobs))
         conn.execute("BEGIN IMMEDIATE")
         try:
@@ -274,6 +340,7 @@ class Writer:
             insert_row(conn, session, commit, job.text, job.cuts)
         job.rows.apply(commit, job.scope)
         self._wal_bytes += COMMIT_WAL_BYTES + len(job.text)
+        self._commits += 1
 
     def _fail(self, jobs: Sequence[CommitJob], error: Exception) -> None:
         reason = translated(error, "committing", self.path)
@@ -301,8 +368,15 @@ class Writer:
                     conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             except (sqlite3.Error, sqlite3.Warning, OSError) as error:
                 raise translated(error, "opening", self.path) from error
-            self._conn, self._full = conn, False
+            self._conn, self._full, self._wait_ms = conn, False, self._busy_ms
+        self._set_wait(self._conn, self._busy_ms)
         return self._conn
+
+    def _set_wait(self, conn: sqlite3.Connection, wait_ms: int) -> None:
+        """Say how long a write waits for another process: on the event loop not at all."""
+        if wait_ms != self._wait_ms:
+            conn.execute(f"PRAGMA busy_timeout = {wait_ms}").fetchone()
+            self._wait_ms = wait_ms
 
     def _set_sync(self, conn: sqlite3.Connection, *, full: bool) -> None:
         # Synchronous is a property of the connection and cannot change inside a transaction.

@@ -1,0 +1,132 @@
+"""Where a commit is made: a lone one on the loop, everything else on the thread (ADR 0014)."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perdure.records.seqs import Seq
+from perdure.storage.sqlite.rows import SessionRows
+from perdure.storage.sqlite.writer import ALONE_COMMITS
+from perdure.testing.storage_lab import Batch, journal
+from tests.unit.storage.stores import container, count_up, main, opened
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note on which thread the rows of each commit are written."""
+    names: list[str] = []
+    apply: Callable[..., None] = SessionRows.apply
+
+    def noted(self: SessionRows, *args: object) -> None:
+        names.append(threading.current_thread().name)
+        apply(self, *args)
+
+    monkeypatch.setattr(SessionRows, "apply", noted)
+    return names
+
+
+def here() -> str:
+    return threading.current_thread().name
+
+
+async def test_a_lone_session_commits_on_the_loop_after_a_few_commits(
+    tmp_path: Path, places: list[str]
+) -> None:
+    async with opened(tmp_path) as storage:
+        await count_up(storage, ALONE_COMMITS + 5)
+        assert places == ["perdure-write"] * ALONE_COMMITS + [here()] * 5
+        commits = await journal(storage)
+    assert [commit.last_seq for commit in commits] == [
+        Seq(number) for number in range(1, ALONE_COMMITS + 6)
+    ]
+
+
+async def test_a_barrier_goes_to_the_thread_under_power_only(
+    tmp_path: Path, places: list[str]
+) -> None:
+    async with opened(tmp_path, durability="power") as storage:
+        await count_up(storage, ALONE_COMMITS)
+        places.clear()
+        await count_up(storage, 4, barrier_every=2)
+        assert places == [here(), "perdure-write"] * 2
+    async with opened(tmp_path, durability="process") as storage:
+        await count_up(storage, ALONE_COMMITS)
+        places.clear()
+        await count_up(storage, 4, barrier_every=2)
+        assert places == [here()] * 4
+
+
+async def test_sessions_that_write_in_turn_share_the_thread(
+    tmp_path: Path, places: list[str]
+) -> None:
+    sessions = container(tmp_path)
+    stores = [await sessions.open(name, create=True) for name in ("one", "two")]
+    for _ in range(2 * ALONE_COMMITS):
+        await asyncio.gather(*(count_up(storage, 1) for storage in stores))
+    assert set(places) == {"perdure-write"}
+    await sessions.close()
+
+
+async def test_another_process_that_writes_is_waited_for_on_the_thread(
+    tmp_path: Path, places: list[str]
+) -> None:
+    async with opened(tmp_path) as storage:
+        await count_up(storage, ALONE_COMMITS + 1)
+        places.clear()
+        other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(count_up(storage, 1))
+        # The loop goes on: the commit was queued, and the thread waits for the other writer.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        assert not places
+        other.execute("ROLLBACK")
+        other.close()
+        await waiting
+        assert places == ["perdure-write"]
+        await count_up(storage, 1)
+        assert places[-1] == here()
+
+
+async def test_the_thread_checkpoints_what_the_loop_wrote(tmp_path: Path) -> None:
+    checkpointed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    async with opened(tmp_path) as storage:
+        await count_up(storage, ALONE_COMMITS + 5)
+
+        def look() -> None:
+            # Opened as immutable, the file is read without its write-ahead file.
+            place = f"{(tmp_path / 'store.db').as_uri()}?mode=ro&immutable=1"
+            rows = 0
+            while rows < ALONE_COMMITS + 5:
+                conn = sqlite3.connect(place, uri=True)
+                if conn.execute("SELECT 1 FROM sqlite_master WHERE name='journal'").fetchone():
+                    (rows,) = conn.execute("SELECT count(*) FROM journal").fetchone()
+                conn.close()
+                threading.Event().wait(0.01)
+            loop.call_soon_threadsafe(checkpointed.set)
+
+        threading.Thread(target=look, daemon=True).start()
+        async with asyncio.timeout(10):
+            await checkpointed.wait()
+
+
+async def test_a_refused_commit_on_the_loop_leaves_the_session_usable(
+    tmp_path: Path, places: list[str]
+) -> None:
+    async with opened(tmp_path) as storage:
+        await count_up(storage, ALONE_COMMITS + 1)
+        batch: Batch = main(storage)
+        batch.set("n", 1, conv_id=Seq(999))
+        with pytest.raises(Exception, match="999"):
+            await batch.commit()
+        places.clear()
+        await count_up(storage, 1)
+        assert places == [here()]
+    async with opened(tmp_path, create=False) as storage:
+        assert (await journal(storage))[-1].last_seq == ALONE_COMMITS + 2
