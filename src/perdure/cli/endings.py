@@ -201,7 +201,7 @@ def ending_of(error: BaseException) -> Ending | None:
             problem = Problem(
                 code="busy",
                 message=str(error),
-                hint="inspect reads it all the same; run and resume wait for its owner to end",
+                hint="inspect and context read it all the same; drive it when its owner has ended",
             )
             return Ending(outcome="busy", error=problem, data=dict(error.holder) or None)
         case Faulted() if error.code == "defect":

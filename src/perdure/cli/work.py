@@ -4,6 +4,7 @@ import getpass
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ from perdure.toolkits.files import file_tools
 from perdure.toolkits.shell import shell_tools
 
 LOCAL_MODEL: Final = "local:smollm2"
+LOCAL_RUNTIME: Final = "xllamacpp"
+"""The library that runs it; looked for, not loaded."""
 THINKING: Final = ("off", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -148,8 +151,8 @@ async def model_of(url: str, session: str) -> str | None:
 
 
 def _local_model() -> str:
-    """Answer the local model when its file is there; its runtime says itself when it is missing."""
-    if find_local(data_folder()) is None:
+    """Answer the local model when its file and its runtime are there."""
+    if find_local(data_folder()) is None or find_spec(LOCAL_RUNTIME) is None:
         raise no_model()
     return LOCAL_MODEL
 
