@@ -7,7 +7,7 @@ import pytest
 
 from perdure.drive.outcomes import DriveOutcome
 from perdure.ports import ToolContext
-from perdure.providers.script import call, say
+from perdure.providers.script import Deferred, call, say
 from perdure.records.addresses import ACTIVE_TOOLS
 from perdure.records.writes import PatchTask
 from tests.engine import Engine, Gate, Probe, task_moves, writes
@@ -146,3 +146,18 @@ async def test_only_a_call_that_was_and_is_safe_runs_again(
         assert second[:3] == first[:3]
         assert (first[3], second[3]) == (None, 1)
     await case.goes_on()
+
+
+@pytest.mark.spec("CX-24")
+async def test_a_late_answer_after_a_forced_reset_is_kept_and_not_sent(case: Case) -> None:
+    late = say("late", deferred=Deferred(polls=0, poll_after_ms=1_000))
+    root = await case.open([late, say("done")])
+    await root.accept("go")
+    assert (await root.drive(wait_timers=False)).outcome is DriveOutcome.SUSPENDED
+    await root.reset_context((), force=True)
+    await root.accept("and then")
+    await case.patient(root.drive(poll_deferred=True))
+    kinds = [entry.kind for entry in await case.entries()]
+    assert kinds.count("assistant") == 2
+    request = await case.goes_on()
+    assert "late" not in str(list(request.messages))

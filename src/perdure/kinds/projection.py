@@ -177,6 +177,9 @@ class Projections:
         first_part = 0
         for message in messages:
             sendable = _sendable(cache, message, found.id)
+            if not cache.messages and isinstance(sendable, AssistantMessage):
+                # A late answer after a reset (CX-24): providers refuse to begin with it.
+                sendable = None
             if sendable is not None:
                 cache.messages.append(sendable)
                 cache.sources.append(_source(found.id, message, first_part))
