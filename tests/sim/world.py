@@ -311,7 +311,7 @@ class World:
                     await root.flush()
             case "reset":
                 with contextlib.suppress(Rejected):
-                    await root.reset_context(())
+                    await root.reset_context((), force=self.chance.random() < 0.5)
             case "configure":
                 mode = self.chance.choice(("all", "one-at-a-time"))
                 await root.configure(steering_mode=mode, follow_up_mode=mode)
