@@ -50,6 +50,10 @@ FACTS = TaskFacts(
 )
 
 
+CALLS_MAX = 500
+"""More calls than any test makes: a scheduler that spins fails instead of hanging."""
+
+
 class Chores:
     """The chore kind; `bodies` are keyed by `name` or `name.method`."""
 
@@ -84,6 +88,7 @@ class Chores:
     async def _run(self, method: str, task: Task, ctx: TaskContext) -> None:
         name = decode(task.state_json, ChoreState).name
         self.calls.append((method, name))
+        assert len(self.calls) < CALLS_MAX, "the scheduler runs one task again and again"
         self.running += 1
         self.most_running = max(self.running, self.most_running)
         try:

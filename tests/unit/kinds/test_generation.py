@@ -247,6 +247,30 @@ async def test_a_mark_that_lands_in_the_last_moment_means_no_call(engine: Engine
     assert await kinds(root) == ["user"]
 
 
+@pytest.mark.spec("GN-08", "CN-06")
+async def test_a_mark_that_nobody_signals_still_means_no_call(engine: Engine) -> None:
+    gate = Gate()
+
+    async def prompt() -> str:
+        await gate()
+        return "the driver is gone"
+
+    root = await engine.root([say("never")], system_prompt=prompt)
+    await root.accept("hi")
+    driving = engine.begin(root.drive())
+    await gate.reached.wait()
+    driving.cancel()
+    await asyncio.gather(driving, return_exceptions=True)
+    await root.abort()
+    gate.open()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert engine.models.requests == []
+    await root.drive()
+    (task,) = await generations(root)
+    assert (task.status, engine.models.requests) == ("aborted", [])
+
+
 @pytest.mark.spec("GN-11", "TK-10", "IV-20", "PT-01", "US-01")
 async def test_a_response_with_calls_settles_in_one_command(engine: Engine) -> None:
     root = await engine.root(
