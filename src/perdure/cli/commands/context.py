@@ -39,7 +39,7 @@ def command(surface: Surface, *, as_of: int | None) -> Ending:
 
     async def run() -> tuple[str, NextRequest]:
         url = store_of(surface)
-        name = flags.session or await last_of_folder(url)
+        name = await last_of_folder(url) if flags.session is None else flags.session
         async with reading(url, name) as storage:
             state = await conversation_of(storage, conv_id, boundary)
             if state is None:

@@ -37,7 +37,7 @@ def command(surface: Surface, *, as_of: int | None) -> Ending:
 
     async def run() -> Overview:
         url = store_of(surface)
-        name = flags.session or await last_of_folder(url)
+        name = await last_of_folder(url) if flags.session is None else flags.session
         async with reading(url, name) as storage:
             return await overview(
                 storage,

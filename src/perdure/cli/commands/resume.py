@@ -32,7 +32,7 @@ def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
 
     async def run() -> Ending:
         url = store_of(surface)
-        name = flags.session or await _chosen(surface, url)
+        name = await _chosen(surface, url) if flags.session is None else flags.session
         async with reading(url, name):
             pass  # an unknown session is said before anything else is asked for
         ready = await prepare(surface, work, session=name)

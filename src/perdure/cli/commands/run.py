@@ -63,7 +63,9 @@ def command(
         if last:
             name = await last_of_folder(store_of(surface))
         ready = await prepare(surface, work, session=name, url=url)
-        opening = ready.opening(session=name or NEW_PREFIX, named_by_id=name is None, create=True)
+        opening = ready.opening(
+            session=NEW_PREFIX if name is None else name, named_by_id=name is None, create=True
+        )
         plan = Plan(
             opening=opening,
             session=name,
