@@ -9,6 +9,8 @@ import pytest
 from perdure.cli.endings import CODES, MEANINGS, Envelope
 from perdure.cli.events import Event
 from perdure.configuration.template import template
+from perdure.drive.kind import TaskKind
+from perdure.line.facts import TaskFacts
 from tests.docs.pages import blocks
 from tests.house.source import ROOT
 from tests.house.test_front_door import exported
@@ -51,3 +53,11 @@ def test_the_page_has_every_key_of_the_document_and_every_event() -> None:
     assert {field.name for field in msgspec.structs.fields(Envelope)} <= words
     tags = {one.__struct_config__.tag for one in Event.__args__}
     assert tags <= words
+
+
+def test_the_kind_contract_has_every_member() -> None:
+    page = (ROOT / "docs" / "internals" / "KINDS.md").read_text(encoding="utf-8")
+    contract = page.partition("## The contract")[2].partition("## ")[0]
+    members = [f"facts.{field.name}" for field in msgspec.structs.fields(TaskFacts)]
+    members += [name for name in vars(TaskKind) if not name.startswith("_") and name != "facts"]
+    assert [name for name in members if not re.search(rf"`{re.escape(name)}\b", contract)] == []
