@@ -35,6 +35,7 @@ from perdure.kinds.services import SystemPrompt
 from perdure.ports import (
     Clock,
     Files,
+    LaunchingTool,
     Models,
     ProcessHost,
     Randomness,
@@ -55,6 +56,9 @@ from perdure.storage.memory import MemorySessions
 T = TypeVar("T")
 
 Durability = Literal["power", "process"]
+
+HAS_LOCKS: Final = os.name == "posix"
+"""Whether there are file locks and process groups, as on Linux and macOS (SN-15)."""
 
 SCHEMES: Final = ("memory:", "sqlite:FILE")
 """The stores this release opens (SN-01)."""
@@ -158,6 +162,7 @@ class OpenSession:
 
     async def _open(self) -> Harness:
         options = self._options
+        check_tools(options.tools)
         ports = options.ports or system_ports()
         model = parse_model(options.model)
         secrets = Secrets({name: os.environ.get(name, "") for name in options.secrets})
@@ -222,7 +227,7 @@ class OpenSession:
 
     def _processes(self, storage: Storage, ports: Ports) -> ProcessHost | None:
         """Start commands beside the store: there a later process finds them (SN-13)."""
-        if os.name != "posix":
+        if not HAS_LOCKS:
             return None
         place = launch_root(self._url)
         if place is None:
@@ -303,9 +308,15 @@ def open_store(url: str, ports: Ports, *, durability: Durability = "power") -> S
         Rejected: `invariant`, for another scheme, an empty place, or a missing folder (SN-01).
     """
     scheme, _, place = url.partition(":")
-    if scheme == "memory" and not place:
+    if url == "memory:":
         return MemorySessions(clock=ports.clock, randomness=ports.randomness)
     if scheme == "sqlite" and place:
+        if not HAS_LOCKS:
+            raise Rejected(
+                "invariant",
+                f"the store {url!r} needs file locks, which perdure uses on Linux and macOS only; "
+                f"memory: works here",
+            )
         folder = Path(place).expanduser().absolute().parent
         if not folder.is_dir():
             raise Rejected(
@@ -322,6 +333,21 @@ def open_store(url: str, ports: Ports, *, durability: Durability = "power") -> S
             ),
         )
     raise Rejected("invariant", f"the store {url!r} is not one of {' and '.join(SCHEMES)}")
+
+
+def check_tools(tools: Sequence[Tool]) -> None:
+    """Refuse a tool that starts commands where they cannot be found again (SN-15).
+
+    Raises:
+        Rejected: `invariant`, naming the tool.
+    """
+    for tool in tools:
+        if not HAS_LOCKS and isinstance(tool, LaunchingTool):
+            raise Rejected(
+                "invariant",
+                f"the tool {tool.name!r} starts commands, which perdure does on Linux and macOS "
+                f"only; leave it out",
+            )
 
 
 async def named_by_id(sessions: Sessions, prefix: str, randomness: Randomness) -> Storage:

@@ -118,6 +118,10 @@ def creating(path: Path, busy_ms: int) -> Generator[None, None, None]:
                 break
             except BlockingIOError:
                 threading.Event().wait(WAIT_MS / 1000)
+            except OSError as error:
+                raise StorageBusy(
+                    f"the file system refuses the lock of the folder {path.parent}: {error}"
+                ) from None
         else:
             raise StorageBusy(f"another process has been creating {path} for {busy_ms} ms")
         yield
