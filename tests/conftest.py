@@ -16,7 +16,10 @@ from hypothesis import HealthCheck, settings
 
 SRC = Path(__file__).parents[1] / "src" / "perdure"
 
-MAY_USE_SQLITE = (("perdure/storage/sqlite/writer.py", "_commit_here"),)
+MAY_USE_SQLITE = (
+    ("perdure/storage/sqlite/writer.py", "_commit_here"),
+    ("perdure/storage/sqlite/threads.py", "_read_here"),
+)
 """The functions that ask SQLite on the event loop, by file (ADR 0014); nothing else may."""
 
 settings.register_profile(

@@ -14,7 +14,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from msgspec import UNSET, Raw, Struct, structs
 
@@ -41,6 +41,14 @@ class Cut(Struct, frozen=True, array_like=True):
     field: str
     whole: str | None
     images: tuple[tuple[int, str], ...] = ()
+
+
+class BlobSource(Protocol):
+    """Where the bytes of a blob come from."""
+
+    def get(self, name: str) -> bytes:
+        """Answer a blob's bytes."""
+        ...
 
 
 class Blobs:
@@ -189,7 +197,7 @@ def _decoded(encoded: str) -> bytes | None:
     return data if base64.b64encode(data).decode() == encoded else None
 
 
-def restore(write: Write, cuts: Sequence[Cut], blobs: Blobs) -> Write:
+def restore(write: Write, cuts: Sequence[Cut], blobs: BlobSource) -> Write:
     """Put a write's bytes back as they were given.
 
     Raises:
@@ -205,7 +213,7 @@ def restore(write: Write, cuts: Sequence[Cut], blobs: Blobs) -> Write:
     return write
 
 
-def _restored(text: bytes, cut: Cut, blobs: Blobs) -> bytes:
+def _restored(text: bytes, cut: Cut, blobs: BlobSource) -> bytes:
     if cut.whole is not None:
         text = blobs.get(cut.whole)
     pieces: list[bytes] = []

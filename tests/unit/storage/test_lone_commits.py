@@ -7,9 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 
+from perdure.records.addresses import Address
 from perdure.records.seqs import Seq
+from perdure.storage.blobs import BLOB_BYTES_MIN
 from perdure.storage.sqlite.rows import SessionRows
+from perdure.storage.sqlite.threads import Reader
 from perdure.storage.sqlite.writer import ALONE_COMMITS
 from perdure.testing.storage_lab import Batch, journal
 from tests.unit.storage.stores import container, count_up, main, opened
@@ -130,3 +134,37 @@ async def test_a_refused_commit_on_the_loop_leaves_the_session_usable(
         assert places == [here()]
     async with opened(tmp_path, create=False) as storage:
         assert (await journal(storage))[-1].last_seq == ALONE_COMMITS + 2
+
+
+async def test_a_small_read_of_the_writer_is_made_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    query: Callable[..., object] = Reader._query
+
+    def noted(self: Reader, *args: object) -> object:
+        names.append(here())
+        return query(self, *args)
+
+    monkeypatch.setattr(Reader, "_query", noted)
+    async with opened(tmp_path) as storage:
+        await count_up(storage, 3)
+        address = Address(kind="value", namespace="n")
+        assert await storage.value(address) is not None
+        assert await storage.value(address) is not None
+        await storage.commits(after=Seq(0), limit=10)
+    # The connection is opened on the thread, with the first read.
+    assert names == ["perdure-read", here(), "perdure-read"]
+
+
+async def test_a_blob_is_fetched_on_the_thread(tmp_path: Path) -> None:
+    large = "x" * (BLOB_BYTES_MIN + 1)
+    async with opened(tmp_path) as storage:
+        batch = main(storage)
+        conv_id = batch.conversation()
+        entry_id = batch.entry(conv_id, large)
+        await batch.commit()
+        for _ in range(2):
+            entry = (await storage.entries([entry_id]))[entry_id]
+            assert isinstance(entry.payload_json, Raw)
+            assert large in bytes(entry.payload_json).decode()

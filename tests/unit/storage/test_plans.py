@@ -95,7 +95,7 @@ class Traced:
 
 def reading(traced: Traced, path: Path) -> values.ValueReads:
     """Answer reads of the first session over a traced connection."""
-    return values.ValueReads(traced.conn, 1, Blobs(path.with_suffix(".blobs"), sync=False))
+    return values.ValueReads(traced.conn, 1, Blobs(path.with_suffix(".blobs"), sync=False), {})
 
 
 @pytest.mark.spec("SQ-08", "VL-16", "TI-06", "ST-22", "ST-23")
@@ -327,7 +327,7 @@ def test_a_scan_is_one_search_in_order(
     conn = sqlite3.connect(store, isolation_level=None)
     statements: list[str] = []
     conn.set_trace_callback(statements.append)
-    found = values.ValueReads(conn, 1, Blobs(store, sync=False))
+    found = values.ValueReads(conn, 1, Blobs(store, sync=False), {})
     match scan:
         case TaskScan():
             found.scan_tasks(scan)

@@ -9,7 +9,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec import structs
 
@@ -37,12 +37,19 @@ from perdure.storage.admission import (
     check_limit,
     refuse,
 )
+from perdure.storage.blobs import BlobSource
 from perdure.storage.sqlite.opened import Opened
 from perdure.storage.sqlite.threads import Reader
 from perdure.storage.sqlite.values import ValueReads
 from perdure.storage.sqlite.writer import CommitJob
 
 T = TypeVar("T")
+
+FEW: Final = 4
+"""Most entries that are read on the event loop."""
+
+SMALL_PAGE: Final = 100
+"""Longest page of a list that is read on the event loop."""
 
 
 class SqliteStorage:
@@ -60,6 +67,7 @@ class SqliteStorage:
         self._session = session
         self._last_seq = info.last_seq
         self._last_ms = info.last_commit_ms
+        self._names: dict[tuple[str, str], int] = {}
         self._opened: Opened | None = None
         self._fault: Faulted | None = None
         self._pid = os.getpid()
@@ -147,17 +155,24 @@ class SqliteStorage:
 
     # Reading
 
-    async def _read(self, work: Callable[[ValueReads], T]) -> T:
+    async def _read(self, work: Callable[[ValueReads], T], *, small: bool = False) -> T:
+        """Run a query; `small` says that it reads a few rows at most."""
         self._check_open()
-        reader, session = self._reader, self._session
+        reader, session, names = self._reader, self._session, self._names
 
-        def query(conn: sqlite3.Connection) -> T:
-            return work(ValueReads(conn, session, reader.blobs))
+        def query(conn: sqlite3.Connection, blobs: BlobSource) -> T:
+            return work(ValueReads(conn, session, blobs, names))
 
         if self._opened is not None:
-            return await reader.call(query)
-        # A handle that does not write learns the head from what it reads.
-        head, answer = await reader.call(lambda conn: (head_of(conn, session), query(conn)))
+            if small:
+                return await reader.look(query)
+            return await reader.call(lambda conn: query(conn, reader.blobs))
+        # A handle that does not write learns the head from what it reads; and another process may
+        # have made the container anew meanwhile, with other numbers.
+        names.clear()
+        head, answer = await reader.call(
+            lambda conn: (head_of(conn, session), query(conn, reader.blobs))
+        )
         self._last_seq, self._last_ms = head
         return answer
 
@@ -190,7 +205,7 @@ class SqliteStorage:
     async def entries(self, ids: Sequence[Seq]) -> Mapping[Seq, Entry]:
         """Answer entries with payloads."""
         wanted = tuple(ids)
-        return await self._read(lambda reads: reads.entries(wanted))
+        return await self._read(lambda reads: reads.entries(wanted), small=len(wanted) <= FEW)
 
     async def scan_entries(self, scan: EntryScan) -> Sequence[Entry]:
         """Answer a page of entries by id."""
@@ -210,7 +225,7 @@ class SqliteStorage:
     async def value(self, address: Address, *, as_of: Seq | None = None) -> StoredValue | None:
         """Answer the scalar at an address."""
         check_address(address, "value")
-        return await self._read(lambda reads: reads.value(address, as_of))
+        return await self._read(lambda reads: reads.value(address, as_of), small=True)
 
     async def scan_values(
         self, prefix: Address, *, after: str | None, limit: int
@@ -224,7 +239,8 @@ class SqliteStorage:
         """Answer a page of a list, inherited ranges included."""
         check_limit(page.limit)
         check_address(address, "list")
-        return await self._read(lambda reads: reads.elements(address, page))
+        small = page.limit <= SMALL_PAGE
+        return await self._read(lambda reads: reads.elements(address, page), small=small)
 
     # Closing
 

@@ -18,7 +18,7 @@ from perdure.records.codec import decode, decoder, encode
 from perdure.records.seqs import NO_SEQ, SEQ_MAX, Seq
 from perdure.records.sessions import EntryScan
 from perdure.records.writes import Commit, Write
-from perdure.storage.blobs import Blobs, Cut, restore
+from perdure.storage.blobs import BlobSource, Cut, restore
 
 Row: TypeAlias = tuple[int, int, int, int, str | None, bytes]
 """first, last, time, crc, blobs, writes."""
@@ -84,7 +84,7 @@ def cuts_of(row: Row) -> tuple[Cut, ...]:
         raise StorageDamaged(f"journal row {row[0]} to {row[1]}: blobs: {error}") from error
 
 
-def decode_row(row: Row, blobs: Blobs) -> Commit:
+def decode_row(row: Row, blobs: BlobSource) -> Commit:
     """Answer the commit of a row, with the bytes of its blobs."""
     commit = decode_shortened(row)
     cuts = cuts_of(row)
@@ -107,7 +107,7 @@ def decode_shortened(row: Row) -> Commit:
 class JournalReader:
     """Reads of one session's journal inside one transaction; remembers the row it read last."""
 
-    def __init__(self, conn: sqlite3.Connection, session: int, blobs: Blobs) -> None:
+    def __init__(self, conn: sqlite3.Connection, session: int, blobs: BlobSource) -> None:
         self._conn = conn
         self._session = session
         self._blobs = blobs

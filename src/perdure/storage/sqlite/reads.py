@@ -26,7 +26,7 @@ from perdure.records.sessions import (
 from perdure.records.tasks import Task
 from perdure.records.writes import InsertEntry, InsertTask, PatchTask, SettleTask, Write
 from perdure.storage.admission import refuse
-from perdure.storage.blobs import Blobs
+from perdure.storage.blobs import BlobSource
 from perdure.storage.folding import (
     NEW_SETTINGS,
     Settings,
@@ -77,7 +77,7 @@ class Clauses:
 class SessionReads:
     """Reads of one session inside one transaction."""
 
-    def __init__(self, conn: sqlite3.Connection, session: int, blobs: Blobs) -> None:
+    def __init__(self, conn: sqlite3.Connection, session: int, blobs: BlobSource) -> None:
         self.conn = conn
         self.session = session
         self.journal = JournalReader(conn, session, blobs)

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 import msgspec
 
 from perdure.errors import Closed, Faulted, FormatUnsupported, PerdureError, Rejected
+from perdure.storage.blobs import BlobSource
 from perdure.storage.sqlite.connect import FORMAT, blobs_beside, format_of, open_reader, translated
 
 T = TypeVar("T")
@@ -117,8 +118,27 @@ def take_batch(jobs: Jobs, first: Job[Any] | Nudge) -> list[Job[Any] | Nudge | N
     return batch
 
 
+class OffLoop(Exception):
+    """A read on the event loop found something that only the thread may fetch."""
+
+
+class NoBlobs:
+    """Blobs as the event loop sees them: out of reach."""
+
+    def get(self, name: str) -> bytes:
+        """Refuse: a file is read on the thread."""
+        raise OffLoop(name)
+
+
+NO_BLOBS: Final = NoBlobs()
+
+
 class Reader:
-    """The reading thread: every query sees one committed state (ST-17, SQ-05)."""
+    """The reading connection and its thread: every query sees one committed state (ST-17, SQ-05).
+
+    What a small read costs is less than the way to the thread and back, so where the connection
+    is open and free, the event loop uses it itself (ADR 0014). Whoever uses it holds the lock.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -126,6 +146,7 @@ class Reader:
         self._jobs: Jobs = queue.SimpleQueue()
         self._conn: sqlite3.Connection | None = None
         self._stamp: tuple[int, ...] | None = None
+        self._lock = threading.Lock()
         self._closed = False
         threading.Thread(target=self._run, name="perdure-read", daemon=True).start()
 
@@ -141,6 +162,28 @@ class Reader:
         job = Call(lambda: self._query(work))
         self._jobs.put(job)
         return await job.future
+
+    async def look(self, work: Callable[[sqlite3.Connection, BlobSource], T]) -> T:
+        """Run a query that reads little: here when the connection is free, else on the thread.
+
+        Raises: as `call`.
+        """
+        if self._is_ready() and self._lock.acquire(blocking=False):
+            try:
+                return self._read_here(work)
+            except OffLoop:
+                pass
+            finally:
+                self._lock.release()
+        return await self.call(lambda conn: work(conn, self.blobs))
+
+    def _is_ready(self) -> bool:
+        """Say whether the connection is open on a file with a writer: reading opens nothing."""
+        return not self._closed and self._conn is not None and self._stamp is None
+
+    def _read_here(self, work: Callable[[sqlite3.Connection, BlobSource], T]) -> T:
+        """Read on the event loop: the only place of perdure that does."""
+        return self._query(lambda conn: work(conn, NO_BLOBS))
 
     async def stop(self) -> None:
         """Let the thread finish what waits and close its connection, and wait for that."""
@@ -168,8 +211,9 @@ class Reader:
             batch = take_batch(self._jobs, first)
             done = [job for job in batch if isinstance(job, Job)]
             try:
-                for job in done:
-                    cast("Call[Any]", job).run()
+                with self._lock:
+                    for job in done:
+                        cast("Call[Any]", job).run()
             finally:
                 deliver(done)
             if batch[-1] is None:

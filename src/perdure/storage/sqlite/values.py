@@ -1,6 +1,8 @@
 """Reads of values and lists: one seek an ancestor, no sort, only the payloads that are answered."""
 
+import sqlite3
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from msgspec import UNSET, Raw
@@ -9,6 +11,7 @@ from perdure.records.addresses import Address
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListElement, ListPage, StoredValue
 from perdure.records.writes import AppendList, SetValue
+from perdure.storage.blobs import BlobSource
 from perdure.storage.sqlite.contexts import SEQ_ABOVE_ALL
 from perdure.storage.sqlite.reads import SessionReads
 
@@ -45,13 +48,39 @@ WORKING_ELEMENTS: Final = (
 )
 
 
+NAMES_MAX: Final = 4096
+"""Most numbers of names that a handle remembers; then it starts again."""
+
+
 class ValueReads(SessionReads):
-    """Reads of values and lists of one session inside one transaction."""
+    """Reads of values and lists of one session inside one transaction.
+
+    `names` is what its handle has learnt: a name that has a number keeps it.
+    """
+
+    def __init__(
+        self,
+        conn: sqlite3.Connection,
+        session: int,
+        blobs: BlobSource,
+        names: dict[tuple[str, str], int],
+    ) -> None:
+        super().__init__(conn, session, blobs)
+        self.names = names
 
     def name(self, namespace: str, key: str) -> int | None:
         """Answer the number of a name, None when nothing was ever written under it."""
-        row = self.conn.execute(NAME, (self.session, namespace, key)).fetchone()
-        return None if row is None else row[0]
+        place = (namespace, key)
+        known = self.names.get(place)
+        if known is not None:
+            return known
+        row = self.conn.execute(NAME, (self.session, *place)).fetchone()
+        if row is None:
+            return None
+        if len(self.names) >= NAMES_MAX:
+            self.names.clear()
+        self.names[place] = row[0]
+        return row[0]
 
     def chain(self, conv_id: Seq, as_of: Seq | None) -> Iterator[tuple[Seq, Seq]]:
         """Walk the conversations a read may see, nearest first, each with its cutoff (VL-13)."""
@@ -92,12 +121,16 @@ class ValueReads(SessionReads):
         self, address: Address, conv_id: Seq, name: int, as_of: Seq | None
     ) -> StoredValue | None:
         """Answer the version a conversation sees: its own, or that of the nearest ancestor."""
-        for ancestor, cutoff in self.chain(conv_id, as_of):
-            row = self.conn.execute(VERSION, (self.session, name, ancestor, cutoff)).fetchone()
-            if row is not None:
-                seq, deleted = row
-                return None if deleted else self.set_at(address.key, seq)
-        return None
+        # Most values stand in the conversation itself, and then nobody asks for its ancestors.
+        found = self._version(name, conv_id, SEQ_ABOVE_ALL if as_of is None else as_of)
+        for ancestor, cutoff in () if found else islice(self.chain(conv_id, as_of), 1, None):
+            found = found or self._version(name, ancestor, cutoff)
+        if found is None or found[1]:
+            return None
+        return self.set_at(address.key, found[0])
+
+    def _version(self, name: int, conv_id: Seq, cutoff: int) -> tuple[Seq, bool] | None:
+        return self.conn.execute(VERSION, (self.session, name, conv_id, cutoff)).fetchone()
 
     def scan_values(self, prefix: Address, after: str | None, limit: int) -> list[StoredValue]:
         """Answer current values of a namespace by key."""
