@@ -57,6 +57,7 @@ async def w1(folder: Path, facts: Mapping[str, str]) -> Figures:
         "first_ms": 1e3 * statistics.median(spent[:window]),
         "last_ms": 1e3 * statistics.median(spent[-window:]),
         "bytes": stored_bytes(folder) / turns,
+        "rss_mb": rss_mb(),
     }
 
 

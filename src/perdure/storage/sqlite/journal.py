@@ -133,9 +133,11 @@ class JournalReader:
 
     def _load(self, seq: int) -> bool:
         row: Row | None = self._conn.execute(AT_SEQ, (self._session, seq)).fetchone()
-        if row is None or row[0] > seq:
+        if row is None:
             return False
         check_row(row)
+        if row[0] > seq:
+            return False
         self._first, self._last = row[0], row[1]
         self._writes = decoder(list[Raw]).decode(row[5])
         self._cuts = cuts_of(row)
