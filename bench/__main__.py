@@ -9,6 +9,7 @@ import json
 import random
 import shutil
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -17,71 +18,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import Struct
-
 from bench.long_store import build_long_store
+from bench.rows import Row, facts_of, ratio_row, report
+from bench.runner import ROOT, Bench
 from bench.workload import WORKLOAD
 
-ROOT = Path(__file__).parent.parent
 SEED = 20
-
-
-class Row(Struct, frozen=True, kw_only=True):
-    """One line of the report."""
-
-    name: str
-    what: str
-    measured: float
-    unit: str
-    floor: float | None = None
-    goal: str = ""
-    kept: bool | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        """Answer measured over floor."""
-        return self.measured / self.floor if self.floor else None
-
-
-class Bench:
-    """Run children and gather medians."""
-
-    def __init__(self, *, rounds: int, scale: float) -> None:
-        self.rounds = rounds
-        self.scale = scale
-
-    def sized(self, number: int) -> str:
-        """Answer a repetition count, scaled."""
-        return str(max(40, int(number * self.scale)))
-
-    def child(self, name: str, folder: Path, **facts: object) -> dict[str, float]:
-        """Run one measurement in a new process."""
-        arguments = [f"{key}={value}" for key, value in facts.items()]
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.child", name, str(folder), *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
-        figures: dict[str, float] = json.loads(done.stdout)
-        return figures
-
-    def pairs(
-        self, *children: tuple[str, dict[str, object]], rounds: int | None = None
-    ) -> list[dict[str, float]]:
-        """Run children in turn, round by round; answers the median figures of each."""
-        gathered: list[list[dict[str, float]]] = [[] for _ in children]
-        for _ in range(rounds or self.rounds):
-            for at, (name, facts) in enumerate(children):
-                with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
-                    gathered[at].append(self.child(name, Path(folder), **facts))
-        return [
-            {key: statistics.median(one[key] for one in runs) for key in runs[0]}
-            for runs in gathered
-        ]
 
 
 def w1_rows(bench: Bench) -> list[Row]:
@@ -96,6 +38,7 @@ def w1_rows(bench: Bench) -> list[Row]:
     return [
         Row(
             name="W1 cpu",
+            durability="process",
             what="CPU of a turn, SQLite, process",
             measured=own["cpu_ms"],
             unit="ms",
@@ -105,6 +48,7 @@ def w1_rows(bench: Bench) -> list[Row]:
         ),
         Row(
             name="W1 cpu power",
+            durability="power",
             what="CPU of a turn, SQLite, power",
             measured=power["cpu_ms"],
             unit="ms",
@@ -121,6 +65,7 @@ def w1_rows(bench: Bench) -> list[Row]:
         ),
         Row(
             name="W1 wall",
+            durability="power",
             what="a turn, SQLite, power",
             measured=power["wall_ms"],
             unit="ms",
@@ -128,11 +73,21 @@ def w1_rows(bench: Bench) -> list[Row]:
         ),
         Row(
             name="W1 disk",
+            durability="process",
             what="bytes of a turn",
             measured=own["bytes"] / 1e3,
             unit="kB",
             goal="<= 8 kB",
             kept=own["bytes"] <= 8e3,
+        ),
+        Row(
+            name="W1 memory",
+            durability="process",
+            what="resident memory after the turns, all of Python included",
+            measured=own["rss_mb"],
+            unit="MB",
+            goal="<= 45 MB",
+            kept=own["rss_mb"] <= 45,
         ),
     ]
 
@@ -151,6 +106,7 @@ def growth_rows(bench: Bench) -> list[Row]:
     return [
         Row(
             name="W1 growth",
+            durability="process",
             what=f"CPU of turn {turns} over turn 20",
             measured=grown,
             unit="x",
@@ -159,6 +115,7 @@ def growth_rows(bench: Bench) -> list[Row]:
         ),
         Row(
             name="W1 line",
+            durability="process",
             what=f"bytes a turn at {turns} over {turns // 2} turns",
             measured=line,
             unit="x",
@@ -179,6 +136,7 @@ def w3_rows(bench: Bench) -> list[Row]:
     return [
         Row(
             name="W3",
+            durability="power",
             what="turns a second, 200 conversations x 5, power",
             measured=own["turns_per_s"],
             unit="/s",
@@ -188,6 +146,7 @@ def w3_rows(bench: Bench) -> list[Row]:
         ),
         Row(
             name="W3 cpu",
+            durability="power",
             what="CPU of a turn",
             measured=own["cpu_ms"],
             unit="ms",
@@ -215,6 +174,7 @@ def reopen_rows(bench: Bench, turns: tuple[int, int] = (1_000, 100_000)) -> list
     return [
         Row(
             name="reopen",
+            durability="process",
             what=f"open a store of {few} turns",
             measured=short,
             unit="ms",
@@ -223,6 +183,7 @@ def reopen_rows(bench: Bench, turns: tuple[int, int] = (1_000, 100_000)) -> list
         ),
         Row(
             name="G8 reopen long",
+            durability="process",
             what=f"the same of {lots} turns",
             measured=long,
             unit="ms",
@@ -232,6 +193,7 @@ def reopen_rows(bench: Bench, turns: tuple[int, int] = (1_000, 100_000)) -> list
         ),
         Row(
             name="G10 memory",
+            durability="process",
             what=f"memory of opening {lots} turns",
             measured=memory,
             unit="MB",
@@ -291,10 +253,38 @@ def command_rows(bench: Bench) -> list[Row]:
     )
     payload = 1_300.0
     return [
-        _ratio("G1", "CPU of a five-row command", own["cpu_us"], "us", floor["cpu_us"], 1.6),
-        _ratio("G2", "its median latency", own["p50_us"], "us", floor["p50_us"], 2.5),
-        _ratio("G3", "the same, power, each a barrier", power["p50_us"], "us", sync["p50_us"], 1.5),
-        _ratio("G21", "bytes of a commit over its payload", own["bytes"], "B", payload, 1.5),
+        ratio_row(
+            ("G1", "CPU of a five-row command"),
+            own["cpu_us"],
+            floor["cpu_us"],
+            unit="us",
+            most=1.6,
+            durability="process",
+        ),
+        ratio_row(
+            ("G2", "its median latency"),
+            own["p50_us"],
+            floor["p50_us"],
+            unit="us",
+            most=2.5,
+            durability="process",
+        ),
+        ratio_row(
+            ("G3", "the same, power, each a barrier"),
+            power["p50_us"],
+            sync["p50_us"],
+            unit="us",
+            most=1.5,
+            durability="power",
+        ),
+        ratio_row(
+            ("G21", "bytes of a commit over its payload"),
+            own["bytes"],
+            payload,
+            unit="B",
+            most=1.5,
+            durability="process",
+        ),
     ]
 
 
@@ -311,7 +301,8 @@ def many_rows(bench: Bench) -> list[Row]:
         )
         rows.append(
             Row(
-                name=f"G4 {durability}",
+                name="G4",
+                durability=durability,
                 what="commits a second, 64 sessions",
                 measured=own["per_s"],
                 unit="/s",
@@ -328,6 +319,7 @@ def many_rows(bench: Bench) -> list[Row]:
     rows.append(
         Row(
             name="G5",
+            durability="process",
             what="loop lateness p99 at 3,000 commits a second",
             measured=busy["p99_ms"],
             unit="ms",
@@ -344,6 +336,7 @@ def many_rows(bench: Bench) -> list[Row]:
     rows.append(
         Row(
             name="G6",
+            durability="process",
             what="paced commits over 2 ms, in 1,000",
             measured=own["per_1000"],
             unit="",
@@ -371,41 +364,54 @@ def read_rows(bench: Bench) -> list[Row]:
     (record,) = bench.pairs(("resident", {}), rounds=1)
     flat = long["us"] / short["us"]
     return [
-        _ratio(
-            "G7",
-            "CPU of an eight-record command, memory",
+        ratio_row(
+            ("G7", "CPU of an eight-record command, memory"),
             eight["cpu_us"],
-            "us",
             floor_eight["cpu_us"],
-            4,
+            unit="us",
+            most=4,
         ),
-        _ratio("G11", "a value as of a commit", own["value_us"], "us", floor["value_us"], 3),
-        _ratio("G12", "a page of 100 elements", own["page_us"], "us", floor["page_us"], 2),
-        _ratio("G13", "a context list as of a commit", long["us"], "us", selects["us"], 3),
+        ratio_row(
+            ("G11", "a value as of a commit"),
+            own["value_us"],
+            floor["value_us"],
+            unit="us",
+            most=3,
+            durability="process",
+        ),
+        ratio_row(
+            ("G12", "a page of 100 elements"),
+            own["page_us"],
+            floor["page_us"],
+            unit="us",
+            most=2,
+            durability="process",
+        ),
+        ratio_row(
+            ("G13", "a context list as of a commit"),
+            long["us"],
+            selects["us"],
+            unit="us",
+            most=3,
+            durability="process",
+        ),
         Row(
             name="G13 flat",
+            durability="process",
             what="the same with ten times the history",
             measured=flat,
             unit="x",
             goal="flat",
             kept=flat <= 1.3,
         ),
-        _ratio(
-            "G18", "bytes of a resident task", record["task_bytes"], "B", record["plain_bytes"], 1.3
+        ratio_row(
+            ("G18", "bytes of a resident task"),
+            record["task_bytes"],
+            record["plain_bytes"],
+            unit="B",
+            most=1.3,
         ),
     ]
-
-
-def _ratio(name: str, what: str, measured: float, unit: str, floor: float, goal: float) -> Row:
-    return Row(
-        name=name,
-        what=what,
-        measured=measured,
-        unit=unit,
-        floor=floor,
-        goal=f"<= {goal} x",
-        kept=measured <= goal * floor,
-    )
 
 
 def kill_rows(bench: Bench, kills: int = 100) -> list[Row]:
@@ -433,6 +439,7 @@ def kill_rows(bench: Bench, kills: int = 100) -> list[Row]:
     return [
         Row(
             name="G22",
+            durability="process",
             what=f"acknowledged commits lost, or half there, in {rounds} kills",
             measured=float(lost + halves),
             unit="",
@@ -455,21 +462,6 @@ GROUPS: dict[str, Callable[[Bench], list[Row]]] = {
 }
 
 
-def report(rows: list[Row]) -> str:
-    """Draw the table."""
-    lines = [f"{'row':<14} {'measured':>12} {'floor':>12} {'ratio':>7}  {'goal':<18} what"]
-    for row in rows:
-        floor = "" if row.floor is None else f"{row.floor:,.2f}"
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        met = {True: "kept", False: "MISSED", None: ""}[row.kept]
-        goal = f"{row.goal} {met}".strip()
-        lines.append(
-            f"{row.name:<14} {row.measured:>9,.2f} {row.unit:<3}{floor:>11} {ratio:>7}  "
-            f"{goal:<18} {row.what}"
-        )
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Run the chosen groups and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
@@ -483,9 +475,10 @@ def main() -> None:
     if unknown:
         parser.error(f"no group {unknown}; there are {', '.join(GROUPS)}")
     bench = Bench(rounds=options.rounds, scale=options.scale)
+    free_gib = shutil.disk_usage(tempfile.gettempdir()).free // 2**30
     sys.stdout.write(
         f"{WORKLOAD}\n{options.rounds} new processes a figure, medians; Python "
-        f"{sys.version.split()[0]}; free space {shutil.disk_usage(tempfile.gettempdir()).free // 2**30} GiB\n"
+        f"{sys.version.split()[0]}, SQLite {sqlite3.sqlite_version}; free space {free_gib} GiB\n"
     )
     rows: list[Row] = []
     for name in chosen:
@@ -494,20 +487,7 @@ def main() -> None:
         sys.stdout.write(report(found) + "\n\n")
         sys.stdout.flush()
     if options.json is not None:
-        options.json.write_text(json.dumps([{**_facts(row)} for row in rows], indent=1) + "\n")
-
-
-def _facts(row: Row) -> dict[str, object]:
-    return {
-        "row": row.name,
-        "what": row.what,
-        "measured": row.measured,
-        "unit": row.unit,
-        "floor": row.floor,
-        "ratio": row.ratio,
-        "goal": row.goal,
-        "kept": row.kept,
-    }
+        options.json.write_text(json.dumps([facts_of(row) for row in rows], indent=1) + "\n")
 
 
 if __name__ == "__main__":

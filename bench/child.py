@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import floors, storage_rows
+from bench.floors import stored_bytes
 from bench.workload import open_many, open_turns, user_text
 from perdure.opening import open_store, system_ports
 
@@ -26,11 +27,6 @@ def cpu_s() -> float:
     """Answer the process's CPU seconds, its threads included."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
-
-
-def stored_bytes(folder: Path) -> int:
-    """Add up the files of a store."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 async def w1(folder: Path, facts: Mapping[str, str]) -> Figures:
@@ -65,7 +61,9 @@ async def w3(folder: Path, facts: Mapping[str, str]) -> Figures:
     """Run T turns in each of C conversations at once, in one process and one store."""
     conversations, turns = int(facts["conversations"]), int(facts["turns"])
     sessions = open_store(
-        f"sqlite:{folder / 'w3.db'}", system_ports(), durability=facts["durability"]
+        f"sqlite:{folder / 'w3.db'}",
+        system_ports(),
+        durability="power" if facts["durability"] == "power" else "process",
     )
     harnesses = await open_many(sessions, [f"c{number:04d}" for number in range(conversations)])
     roots = [await harness.root() for harness in harnesses]

@@ -26,6 +26,11 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def stored_bytes(folder: Path) -> int:
+    """Add up the files of a store."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def connect(path: Path, *, full: bool) -> sqlite3.Connection:
     """Open a database as perdure does: WAL, checkpoints by hand."""
     conn = sqlite3.connect(path, isolation_level=None, cached_statements=256)

@@ -1,7 +1,9 @@
 """A long store in little time: a real turn's commits, repeated below the harness.
 
 A few turns are run through the harness; the commits of one of them are then repeated with every
-number in them moved on, so the store is what that many turns would have left.
+number in them moved on, so the store is what that many turns would have left. The context starts
+anew every 37 turns, so that it holds up to 148 entries, as a conversation's does that is cut back
+when its model's window is full.
 """
 
 import asyncio
@@ -14,9 +16,10 @@ from bench.workload import open_turns, user_text
 from perdure.opening import open_store, system_ports
 from perdure.records.codec import decode, encode
 from perdure.records.seqs import Seq
-from perdure.records.writes import Commit
+from perdure.records.writes import Commit, ResetContext
 
 SAMPLE_TURNS = 3
+TURNS_A_CONTEXT = 37
 SESSION = "bench"
 
 _NUMBER = re.compile(rb"(?<![\d\".\w-])\d+(?![\d.\w])")
@@ -43,14 +46,26 @@ async def _build(path: Path, turns: int) -> None:
     sessions = open_store(url, system_ports(), durability="process")
     storage = await sessions.open(SESSION, create=False)
     offset = storage.last_seq + 1 - first
-    for _ in range(turns - SAMPLE_TURNS):
+    # A commit's time never lies below the one before; the copies all carry the newest one's.
+    now_ms = storage.info.last_commit_ms
+    for turn in range(turns - SAMPLE_TURNS):
         for commit in template:
-            await storage.commit(_moved(commit, first, offset), barrier=False)
+            await storage.commit(_moved(commit, first, offset, now_ms), barrier=False)
         offset += length
+        if turn % TURNS_A_CONTEXT == 0:
+            await storage.commit(_reset(storage.last_seq, root.id, now_ms), barrier=False)
+            offset += 1
     await sessions.close()
 
 
-def _moved(commit: bytes, first: Seq, offset: int) -> Commit:
+def _reset(last_seq: Seq, conv_id: Seq, time_ms: int) -> Commit:
+    """Make the commit that empties a conversation's context."""
+    seq = Seq(last_seq + 1)
+    write = ResetContext(seq=seq, conv_id=conv_id, ids=())
+    return Commit(first_seq=seq, last_seq=seq, time_ms=time_ms, writes=(write,))
+
+
+def _moved(commit: bytes, first: Seq, offset: int, time_ms: int) -> Commit:
     """Move every seq of a sample commit on; numbers below the sample's first seq stay."""
 
     def number(match: "re.Match[bytes]") -> bytes:
@@ -63,4 +78,4 @@ def _moved(commit: bytes, first: Seq, offset: int) -> Commit:
         return match.group().replace(b'"' + match.group(1) + b'"', b'"' + moved + b'"')
 
     moved = decode(_KEY.sub(key, _NUMBER.sub(number, commit)), Commit)
-    return msgspec.structs.replace(moved, time_ms=moved.time_ms)
+    return msgspec.structs.replace(moved, time_ms=time_ms)

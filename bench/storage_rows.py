@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Raw, Struct
 
-from bench.floors import FIVE_ROWS, PAYLOAD, connect
+from bench.floors import FIVE_ROWS, PAYLOAD, connect, stored_bytes
 from perdure.kinds.content import CORE_CONTENT
 from perdure.line.command import Command
 from perdure.line.facts import KindTable, TaskFacts
@@ -138,11 +138,10 @@ async def command(folder: Path, facts: Mapping[str, str]) -> Figures:
         took.append(time.perf_counter() - began)
     spent = cpu_s() - before
     await sessions.close()
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return {
         "cpu_us": 1e6 * spent / number,
         "p50_us": 1e6 * statistics.median(took),
-        "bytes": size / (number + 50),
+        "bytes": stored_bytes(folder) / (number + 50),
     }
 
 
@@ -265,9 +264,9 @@ async def floor_eight(folder: Path, facts: Mapping[str, str]) -> Figures:
     before = cpu_s()
     for _ in range(number):
         async with lock:
-            built: list[tuple[Any, ...]] = []
-            for at in range(8):
-                built.append((head + 1 + at, "record", {"v": 1, "count": at, "text": "eight"}))
+            built = [
+                (head + 1 + at, "record", {"v": 1, "count": at, "text": "eight"}) for at in range(8)
+            ]
             for seq, kind, fields in built:
                 if seq != head + 1 or kind != "record" or fields["v"] != 1:
                     raise ValueError(seq)
@@ -283,14 +282,11 @@ async def reads(folder: Path, facts: Mapping[str, str]) -> Figures:
     number = int(facts["reads"])
     sessions, (writer,) = await writers(folder, 1)
     bounds = await _versions(writer)
-    took: list[float] = []
     address = BOARD.bind(writer.conv_id)
+    before = cpu_s()
     for at in range(number):
-        as_of = bounds[(at * 7919) % len(bounds)]
-        before = cpu_s()
-        await writer.storage.value(address, as_of=as_of)
-        took.append(cpu_s() - before)
-    value_us = 1e6 * sum(took) / number
+        await writer.storage.value(address, as_of=bounds[(at * 7919) % len(bounds)])
+    value_us = 1e6 * (cpu_s() - before) / number
     before = cpu_s()
     for at in range(number):
         await writer.storage.elements(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import perdure
 from perdure.harness.options import HarnessOptions
-from perdure.opening import SilentTelemetry, system_ports
+from perdure.opening import OpenSession, SilentTelemetry, system_ports
 from perdure.ports import Sessions
 from perdure.providers.script import Reply, call, say
 from perdure.providers.scripted import ScriptedModels
@@ -51,7 +51,7 @@ def free_models() -> ScriptedModels:
     return ScriptedModels(decide, clock=system_ports().clock)
 
 
-def open_turns(url: str, *, durability: str, session: str = "bench") -> perdure.opening.OpenSession:
+def open_turns(url: str, *, durability: str, session: str = "bench") -> OpenSession:
     """Open a session for W1."""
     return perdure.open(
         url,
