@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from perdure.configuration.config import Config
 from perdure.drive.limits import Limits
-from perdure.errors import Rejected
+from perdure.errors import Rejected, text_of
 from perdure.harness.harness import Harness
 from perdure.harness.options import HarnessOptions
 from perdure.hosts.clock import SystemClock
@@ -461,5 +461,5 @@ _NOWHERE: Final[nullcontext[Span]] = nullcontext(_Nowhere())
 def print_error(secrets: Secrets, error: BaseException, task_id: int | None) -> None:
     """Say on standard error what a listener, hook or handler raised, without secrets."""
     where = "" if task_id is None else f" in task {task_id}"
-    said, _ = secrets.text(f"perdure: {type(error).__name__}{where}: {error}\n")
+    said, _ = secrets.text(f"perdure: {type(error).__name__}{where}: {text_of(error)}\n")
     sys.stderr.write(said)

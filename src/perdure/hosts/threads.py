@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from perdure.errors import text_of
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -77,6 +79,6 @@ def _carried(error: BaseException, name: str) -> Exception:
     """Answer what may cross to the loop: a future that carries an exit would end the loop."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    carried = RuntimeError(f"{name!r} raised {type(error).__name__}: {error}")
+    carried = RuntimeError(f"{name!r} raised {type(error).__name__}: {text_of(error)}")
     carried.__cause__ = error
     return carried

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from perdure.drive.context import TaskContext
-from perdure.errors import Interrupted, ToolFailed
+from perdure.errors import Interrupted, ToolFailed, text_of
 from perdure.kinds.services import Services
 from perdure.kinds.sink import TaskSink
 from perdure.kinds.tool_settlement import CallResult, error_result
@@ -153,7 +153,9 @@ class LaunchedCalls:
         except Interrupted:
             raise
         except Exception as error:  # noqa: BLE001 - tool execute: whatever it raises is its result (TL-09)
-            return error_result("finished", f"{type(error).__name__}: {error}", window=sink.window)
+            return error_result(
+                "finished", f"{type(error).__name__}: {text_of(error)}", window=sink.window
+            )
         return CallResult(
             outcome="finished",
             parts=sink.parts(),

@@ -2,12 +2,14 @@
 
 A coroutine that computes for a second between two awaits stops every conversation of the process.
 Nothing can interrupt it, so it is named: a function that blocks belongs on a thread, where a tool
-that is not async runs already.
+that is not async runs already. What would end the process, or the call without a result, is an
+error of the tool like any other (TL-09).
 """
 
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, TypeVar
 
+from perdure.errors import text_of
 from perdure.ports import Clock
 
 T = TypeVar("T")
@@ -52,6 +54,8 @@ class _Steps(Generator[Any, Any, T]):
         began_ms = self._clock.monotonic_ms()
         try:
             return self._work.send(value)
+        except (SystemExit, GeneratorExit) as end:
+            raise _not_its_own(end) from end
         finally:
             self._measure(began_ms)
 
@@ -59,6 +63,8 @@ class _Steps(Generator[Any, Any, T]):
         began_ms = self._clock.monotonic_ms()
         try:
             return self._work.throw(*error)
+        except (SystemExit, GeneratorExit) as end:
+            raise _not_its_own(end) from end
         finally:
             self._measure(began_ms)
 
@@ -70,3 +76,8 @@ class _Steps(Generator[Any, Any, T]):
         if held_ms > HELD_MS_MAX and not self._told:
             self._told = True
             self._warn(held_ms)
+
+
+def _not_its_own(end: BaseException) -> RuntimeError:
+    """Answer an error in place of an exit: one that left a task would stop the whole loop."""
+    return RuntimeError(f"it raised {type(end).__name__}: {text_of(end)}")

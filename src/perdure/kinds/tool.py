@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 
 from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
-from perdure.errors import Interrupted, InvalidArguments, PerdureError, ToolFailed
+from perdure.errors import Interrupted, InvalidArguments, PerdureError, ToolFailed, text_of
 from perdure.kinds.launching import LaunchedCalls
 from perdure.kinds.reader import ConversationView
 from perdure.kinds.services import Services
@@ -297,8 +297,6 @@ class ToolCall:
         )
         try:
             answer = await sink.pump.join(ctx, ctx.start(work))
-        except Interrupted:
-            raise
         except Exception as error:  # noqa: BLE001 - tool execute: whatever it raises is its result
             return _raised(error, ctx, sink)
         if answer is not None:
@@ -380,7 +378,7 @@ def _raised(error: Exception, ctx: TaskContext, sink: TaskSink) -> CallResult:
 def failed_call(error: Exception, sink: TaskSink) -> CallResult:
     """Make the result of a call whose tool raised: the message, and what it had written."""
     plain = isinstance(error, ToolFailed | InvalidArguments | PerdureError)
-    text = str(error) if plain else f"{type(error).__name__}: {error}"
+    text = text_of(error) if plain else f"{type(error).__name__}: {text_of(error)}"
     clean, repairs = repair_text(text)
     sink.repairs += repairs
     parts = (TextPart(text=clean or type(error).__name__),)

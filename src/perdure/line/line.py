@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from perdure.errors import Closed, Faulted, Rejected
+from perdure.errors import Closed, Faulted, Rejected, text_of
 from perdure.line.command import Command, WorkingCommand
 from perdure.line.draft import Draft, Loaded
 from perdure.line.facts import KindTable
@@ -170,7 +170,7 @@ class Line:
             self._fault = (
                 error
                 if isinstance(error, Faulted)
-                else Faulted(f"{type(error).__name__}: {error}", code="defect")
+                else Faulted(f"{type(error).__name__}: {text_of(error)}", code="defect")
             )
             for listener in tuple(self._fault_listeners):
                 listener()

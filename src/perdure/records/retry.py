@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
-from perdure.errors import RETRYABLE, ProviderError
+from perdure.errors import RETRYABLE, ProviderError, text_of
 from perdure.records.codec import canonical
 from perdure.records.messages import MessageError
 from perdure.records.seqs import Seq
@@ -35,7 +35,7 @@ def as_provider_error(error: Exception) -> ProviderError:
     """Answer a failure as a classified one; an adapter may let an exception of its own through."""
     if isinstance(error, ProviderError):
         return error
-    message = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {text_of(error)}"
     if isinstance(error, TimeoutError):
         return ProviderError("timeout", message)
     if isinstance(error, EOFError):

@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET
 
 import perdure
-from perdure.errors import Closed, Faulted, InvalidArguments, Rejected, ToolFailed
+from perdure.errors import Closed, Faulted, Interrupted, InvalidArguments, Rejected, ToolFailed
 from perdure.kinds.permissions import Permissions
 from perdure.kinds.tool import ToolCall
 from perdure.ports import ToolContext
@@ -214,6 +214,13 @@ async def test_added_tools_are_offered_next_and_unknown_names_dropped(engine: En
     assert set(await root.get_value(ACTIVE_TOOLS, [])) == set(second)
 
 
+class _Unsayable(Exception):
+    """An error whose text cannot be asked for."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
 @pytest.mark.spec("TL-09", "SC-27")
 @pytest.mark.parametrize(
     ("error", "words"),
@@ -223,10 +230,14 @@ async def test_added_tools_are_offered_next_and_unknown_names_dropped(engine: En
         (InvalidArguments("no such city"), "no such city"),
         (TimeoutError(), "TimeoutError"),
         (Rejected("invariant", "a nested refusal"), "a nested refusal"),
+        (_Unsayable(), "_Unsayable: (its text raised ZeroDivisionError)"),
+        (Interrupted("abort"), "interrupted: abort"),
+        (SystemExit(3), "it raised SystemExit: 3"),
+        (GeneratorExit(), "it raised GeneratorExit"),
     ],
 )
 async def test_whatever_a_tool_raises_is_its_result(
-    engine: Engine, error: Exception, words: str
+    engine: Engine, error: BaseException, words: str
 ) -> None:
     async def body(args: Mapping[str, Any], ctx: ToolContext) -> None:
         ctx.out.write("so far")
