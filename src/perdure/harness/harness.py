@@ -28,7 +28,7 @@ from perdure.kinds.services import Services, SettingsBook
 from perdure.kinds.tool import ToolCall
 from perdure.line.command import Command, WorkingCommand
 from perdure.line.facts import KindTable
-from perdure.line.line import Line, Listener, PreviewListener
+from perdure.line.line import Line, Listener, PreviewListener, check_outside
 from perdure.line.raised import raising
 from perdure.ports import Storage
 from perdure.records.addresses import (
@@ -240,7 +240,11 @@ class Harness:
         For `drain` seconds of the injected clock before that, running handlers may still settle,
         while nothing is launched. Settles nothing itself, marks nothing, retires nothing (OP-13).
         A second call shares the first one's report; cancelling a caller ends its wait only.
+
+        Raises:
+            Rejected: `nested_command`, inside a command: it would wait for itself (LN-20).
         """
+        check_outside(self._core.line)
         if self._closing is None:
             self._closing = self._core.kept(self._close(drain, grace))
         return await asyncio.shield(self._closing)

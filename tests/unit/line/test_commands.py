@@ -424,7 +424,9 @@ async def test_a_command_inside_a_command_is_refused(
     codes: list[str] = []
 
     async def inner() -> None:
-        for opening in (root.set_value(PLAN, 1), root.accept("x"), root.drive(), root.abort()):
+        close = memory_engine.harness.close()
+        aside = (root.set_value(PLAN, 1), root.accept("x"), root.drive(), root.abort(), close)
+        for opening in aside:
             try:
                 await opening
             except Rejected as error:
@@ -439,7 +441,7 @@ async def test_a_command_inside_a_command_is_refused(
 
     async with asyncio.timeout(5):
         await memory_engine.line.submit(build)
-    assert codes == ["nested_command"] * 4
+    assert codes == ["nested_command"] * 5
     assert await memory_engine.harness.get_value(NOTE, None) == 1
 
 
