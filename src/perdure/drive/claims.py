@@ -7,7 +7,8 @@ never write at the same time.
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from contextvars import ContextVar
+from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET
 
@@ -96,6 +97,7 @@ class Claim:
 
     async def _run(self, task: Task, method: Method) -> None:
         self._began = True
+        _AROUND.set((*_AROUND.get(), self))
         try:
             await self._invoke_joined(task, method)
         finally:
@@ -146,3 +148,11 @@ class Claim:
         task = self._line.residency.task(self.task_id)
         assert task is not None
         return task
+
+
+_AROUND: Final[ContextVar[tuple[Claim, ...]]] = ContextVar("perdure_claims_around", default=())
+
+
+def claims_around() -> tuple[Claim, ...]:
+    """Answer the claims whose invocations this code runs in, outermost first; also on a thread."""
+    return _AROUND.get()

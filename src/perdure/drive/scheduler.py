@@ -12,12 +12,13 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct
 
-from perdure.drive.claims import Claim
+from perdure.drive.claims import Claim, claims_around
 from perdure.drive.foreground import is_foreground, marked, tree_of
 from perdure.drive.kind import NO_HOLD, TaskKind
 from perdure.drive.limits import Limits
 from perdure.drive.outcomes import DriveOutcome, DriveResult, Inspection, Wait, WaitKind
 from perdure.drive.readiness import NotReady, Ready, readiness
+from perdure.errors import Rejected
 from perdure.line.line import Delivery, Line, check_outside
 from perdure.ports import Clock
 from perdure.records.seqs import Seq
@@ -109,11 +110,12 @@ class Scheduler:
 
         Raises:
             Faulted: the session stopped while driving (FT-06).
-            Rejected: `nested_command`, inside a command: it would wait for itself (LN-20).
+            Rejected: `nested_command`, where it would wait for itself: inside a command (LN-20),
+                or inside a call that it would drive.
         """
         if self._line.fault is not None:
             raise self._line.fault
-        check_outside(self._line)
+        self.check_free(conv_id)
         if self._closing:
             return DriveResult(outcome=DriveOutcome.CLOSED)
         drive = _Drive(conv_id, poll=poll_deferred, wait_timers=wait_timers, until=until)
@@ -127,6 +129,23 @@ class Scheduler:
             if drive in self._drives:
                 self._drives.remove(drive)
                 self._wake.set()
+
+    def check_free(self, conv_id: Seq | None) -> None:
+        """Refuse a wait for a conversation, or the session, from where it could never end.
+
+        Raises:
+            Rejected: `nested_command`.
+        """
+        check_outside(self._line)
+        for claim in claims_around():
+            if self._claims.get(claim.task_id) is claim and (
+                conv_id is None or claim.conv_id in tree_of(conv_id, self._line.residency)
+            ):
+                raise Rejected(
+                    "nested_command",
+                    f"task {claim.task_id} cannot wait for the conversation it runs in; "
+                    f"accept the input, and whoever drives the task drives that too",
+                )
 
     def inspect(self) -> Inspection:
         """Answer all live tasks by role (OP-04)."""

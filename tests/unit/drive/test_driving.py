@@ -1,12 +1,15 @@
 """What a drive runs, and what it answers (OP-04 to OP-14, ER-03, ER-10)."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from perdure.drive.context import TaskContext
 from perdure.drive.outcomes import DriveOutcome, Wait
-from perdure.errors import Closed, Faulted
+from perdure.errors import Closed, Faulted, Rejected
+from perdure.ports import ToolContext
 from perdure.providers.script import Deferred, call, fail, say
 from perdure.records.tasks import Task
 from tests.engine import Engine, Gate, Probe, task_moves
@@ -329,3 +332,32 @@ async def test_a_prompt_answers_its_own_input_in_every_state(engine: Engine) -> 
     engine.clock.advance(10_000)
     still_open = await prompting
     assert (still_open.state, still_open.text, still_open.message) == ("open", "", None)
+
+
+@pytest.mark.parametrize("in_a_thread", [False, True])
+async def test_a_call_that_drives_what_it_runs_in_is_refused(
+    engine: Engine, *, in_a_thread: bool
+) -> None:
+    codes: list[str] = []
+
+    async def drive_again() -> None:
+        for drive in (root.drive, engine.harness.drive):
+            with pytest.raises(Rejected, match="cannot wait for the conversation it runs in") as no:
+                await drive()
+            codes.append(no.value.code)
+        other = await engine.harness.conversation(await new_conversation(engine))
+        assert other is not None
+        assert (await other.drive()).outcome is DriveOutcome.IDLE
+
+    async def body(args: Mapping[str, Any], ctx: ToolContext) -> None:
+        loop = asyncio.get_running_loop()
+        if in_a_thread:
+            work = asyncio.run_coroutine_threadsafe
+            await ctx.threads.run("t", lambda: work(drive_again(), loop).result())
+        else:
+            await drive_again()
+
+    root = await engine.root([say(call("t")), say("end")], tools=[Probe("t", body=body)])
+    assert (await root.prompt("hi")).text == "end"
+    assert codes == ["nested_command"] * 2
+    assert (await root.drive()).outcome is DriveOutcome.IDLE
