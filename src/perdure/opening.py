@@ -18,11 +18,12 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType, TracebackType
 from typing import Any, Final, Literal, TypeVar, cast
 
+import msgspec
 from msgspec import Struct
 
 from perdure.configuration.config import Config
 from perdure.drive.limits import Limits
-from perdure.errors import Rejected, text_of
+from perdure.errors import Rejected, StorageDamaged, text_of
 from perdure.harness.harness import Harness
 from perdure.harness.options import HarnessOptions
 from perdure.hosts.clock import SystemClock
@@ -221,6 +222,11 @@ class OpenSession:
                     on_error=options.on_error or partial(print_error, secrets),
                 ),
             )
+        except (msgspec.MsgspecError, RecursionError) as error:
+            await storage.close()
+            raise StorageDamaged(
+                f"the session {storage.info.name!r} of {self._url!r} cannot be read: {error}"
+            ) from None
         except BaseException:
             await storage.close()
             raise

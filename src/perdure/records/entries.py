@@ -5,9 +5,10 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from perdure.errors import Rejected
+from perdure.errors import Rejected, StorageDamaged
 from perdure.records.codec import checked_raw, decode, decode_json
 from perdure.records.names import stored
 from perdure.records.seqs import Seq
@@ -101,13 +102,29 @@ class Entry(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, ren
 
     @property
     def meta(self) -> EntryMeta:
-        """Decode the core facts of the meta; a plugin's own fields are in `meta_json`."""
-        return decode(self.meta_json, EntryMeta)
+        """Decode the core facts of the meta; a plugin's own fields are in `meta_json`.
+
+        Raises:
+            StorageDamaged: the stored bytes are no meta.
+        """
+        try:
+            return decode(self.meta_json, EntryMeta)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise StorageDamaged(f"the meta of entry {self.id}: {error}") from None
 
     @property
     def payload(self) -> Any:
-        """Decode the payload into fresh plain JSON; None when there is none."""
-        return None if self.payload_json is UNSET else decode_json(self.payload_json)
+        """Decode the payload into fresh plain JSON; None when there is none.
+
+        Raises:
+            StorageDamaged: the stored bytes are no JSON that perdure stores.
+        """
+        if self.payload_json is UNSET:
+            return None
+        try:
+            return decode_json(self.payload_json)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise StorageDamaged(f"the payload of entry {self.id}: {error}") from None
 
 
 def repaired_meta(repairs: Repairs) -> Repaired | UnsetType:

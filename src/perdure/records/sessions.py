@@ -2,8 +2,10 @@
 
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
 from msgspec import Raw, Struct
 
+from perdure.errors import StorageDamaged
 from perdure.records.codec import decode_json
 from perdure.records.seqs import Seq
 
@@ -126,5 +128,8 @@ class ListElement(Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def value(self) -> Any:
-        """Decode the element into fresh plain JSON."""
-        return decode_json(self.value_json)
+        """Decode the element into fresh plain JSON; raises StorageDamaged for other bytes."""
+        try:
+            return decode_json(self.value_json)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise StorageDamaged(f"the list element {self.seq}: {error}") from None

@@ -120,6 +120,11 @@ class SessionReads:
         version, ids = context_at(self.conn, self.session, conv_id, as_of)
         link = UNSET
         if parent is not None:
+            if not 0 < parent < conv_id:
+                # A parent is older than its child; else a walk over ancestors might never end.
+                raise StorageDamaged(
+                    f"conversation {conv_id} names {parent} as its parent, which is not older"
+                )
             link = ParentLink(
                 conv_id=parent,
                 at_entry=UNSET if at_entry is None else at_entry,
@@ -222,7 +227,10 @@ class SessionReads:
             patch = self.journal.write_at(seq)
             if not isinstance(patch, PatchTask | SettleTask):
                 raise StorageDamaged(f"the journal has no patch of task {task_id} at seq {seq}")
-            task = patch_task(task, patch)
+            try:
+                task = patch_task(task, patch)
+            except (ValueError, RecursionError) as error:
+                raise StorageDamaged(f"task {task_id}, patched at seq {seq}: {error}") from None
         return task
 
     def tasks(self, ids: Iterable[Seq], as_of: Seq | None) -> dict[Seq, Task]:

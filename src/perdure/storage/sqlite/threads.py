@@ -14,7 +14,14 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from perdure.errors import Closed, Faulted, FormatUnsupported, PerdureError, Rejected
+from perdure.errors import (
+    Closed,
+    Faulted,
+    FormatUnsupported,
+    PerdureError,
+    Rejected,
+    StorageDamaged,
+)
 from perdure.storage.blobs import BlobSource
 from perdure.storage.sqlite.connect import FORMAT, blobs_beside, format_of, open_reader, translated
 
@@ -30,6 +37,12 @@ EXPECTED: Final = (
     msgspec.MsgspecError,
 )
 """What work on a thread may end with; anything else is a defect of ours and ends the thread."""
+
+UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
+"""What decoding raises about bytes that no release wrote."""
+
+WORDS_MAX: Final = 300
+"""Longest text of such an error."""
 
 BATCH_MAX: Final = 256
 """Most jobs taken at a time: the largest group commit, and the longest wait for its answer."""
@@ -229,6 +242,12 @@ class Reader:
                 conn.execute("ROLLBACK")
         except (sqlite3.Error, sqlite3.Warning, OSError) as error:
             raise translated(error, "reading", self._path) from error
+        except UNREADABLE as error:
+            # Bytes that no release wrote: they fail the read, and never the process (SX-07).
+            raise StorageDamaged(
+                f"reading {self._path}: a stored record cannot be read: {type(error).__name__}: "
+                f"{str(error)[:WORDS_MAX]}"
+            ) from None
 
     def _connection(self) -> sqlite3.Connection:
         """Answer a connection that sees what the file holds now.
