@@ -33,7 +33,6 @@ ROOM_FILES_RAISED = {
     "kinds": 26,  # one kind a file, and one file a policy they share
     "providers": 20,  # one vendor's wire a file, the local model's parts, and what they share
     "records": 23,  # one noun a file; images, usage and retry are nouns of their own
-    "storage": 20,  # several backends behind two ports; the bigger ones are sub-rooms
     "testing": 20,  # the public kit: a suite a port, and the rigs
 }
 
