@@ -17,7 +17,7 @@ from perdure.harness.acceptance import Acceptance, Cancelled, Request
 from perdure.harness.cancellation import AbortReport, abort, shutdown
 from perdure.harness.core import Core
 from perdure.harness.model_check import check_model
-from perdure.harness.results import is_final, read_result
+from perdure.harness.results import finality, read_result
 from perdure.line.command import Command
 from perdure.records.addresses import MODEL, THINKING, Address, ConversationList, ConversationValue
 from perdure.records.codec import checked_raw, decode, decode_json
@@ -307,7 +307,7 @@ class Conversation:
         accepted = await self.accept(content, request_id=request_id)
         await self._core.ensure_resident(self.id)
         await self._core.scheduler.drive(
-            self.id, until=lambda: is_final(self._core.line, accepted.input_id)
+            self.id, until=finality(self._core.line, accepted.input_id)
         )
         return await self.result(accepted.input_id)
 

@@ -1,6 +1,8 @@
 """Reading what became of an input (D01, ER-08)."""
 
-from msgspec import UNSET
+from collections.abc import Callable
+
+from msgspec import UNSET, Raw
 
 from perdure.errors import Rejected
 from perdure.line.line import Line
@@ -39,14 +41,23 @@ async def read_result(line: Line, input_id: Seq, *, conv_id: Seq) -> InputResult
     )
 
 
-def is_final(line: Line, input_id: Seq) -> bool:
-    """Say from memory whether an input is known to be final; a record not in memory is not."""
-    raw = line.residency.cached_value(input_record(input_id).address())
-    return (
-        not isinstance(raw, bool)
-        and raw is not None
-        and decode(raw, InputRecord).state in FINAL_STATES
-    )
+def finality(line: Line, input_id: Seq) -> Callable[[], bool]:
+    """Answer a function that says from memory whether an input is known to be final.
+
+    A record that is not in memory is not known to be; one is looked at only once.
+    """
+    address = input_record(input_id).address()
+    seen: Raw | None = None
+
+    def is_final() -> bool:
+        nonlocal seen
+        raw = line.residency.cached_value(address)
+        if raw is seen or isinstance(raw, bool) or raw is None:
+            return False
+        seen = raw
+        return decode(raw, InputRecord).state in FINAL_STATES
+
+    return is_final
 
 
 async def _message(line: Line, entry_id: Seq) -> AssistantMessage | None:

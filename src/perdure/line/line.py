@@ -309,15 +309,18 @@ class Line:
 
     async def _load_targets(self, writes: Sequence[Write], loaded: Loaded) -> None:
         conversations, tasks, entries = targets(writes)
-        held = self.residency
-        missing_conversations = [seq for seq in conversations if held.conversation(seq) is None]
-        missing_tasks = [
-            seq for seq in tasks if held.task(seq) is None and held.settled_task(seq) is None
+        held, first = self.residency, writes[0].seq
+        loaded.fresh = [
+            seq for seq in conversations if seq < first and held.conversation(seq) is None
         ]
-        missing_entries = [seq for seq in entries if held.entry(seq) is None]
-        loaded.fresh = missing_conversations
-        for conv_id in missing_conversations:
-            await self.residency.load(self._storage, conv_id)
+        missing_tasks = [
+            seq
+            for seq in tasks
+            if seq < first and held.task(seq) is None and held.settled_task(seq) is None
+        ]
+        missing_entries = [seq for seq in entries if seq < first and held.entry(seq) is None]
+        for conv_id in loaded.fresh:
+            await held.load(self._storage, conv_id)
         for conv_id in conversations if entries else ():
             state = held.conversation(conv_id)
             if state is not None and state.parent is not UNSET:

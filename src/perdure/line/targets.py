@@ -1,6 +1,6 @@
 """What a command's writes refer to and do not create: the rows loaded before validation."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
 
@@ -27,20 +27,18 @@ from perdure.records.writes import (
 _Named: TypeAlias = tuple[dict[Seq, None], dict[Seq, None], dict[Seq, None]]
 
 
-def targets(writes: Sequence[Write]) -> tuple[list[Seq], list[Seq], list[Seq]]:
-    """Name the conversations, tasks and entries that writes refer to and do not create."""
+def targets(writes: Sequence[Write]) -> _Named:
+    """Name the conversations, tasks and entries that writes refer to.
+
+    Those that the same writes create are among them; what exists already lies below the first
+    write's seq, for seqs are minted upwards.
+    """
     named: _Named = ({}, {}, {})
     for write in writes:
         name = _NAMES.get(type(write))
         if name is not None:
             name(write, named)
-    # Seqs are minted upwards, so what exists already lies below the command's first one.
-    first = writes[0].seq
-    return _below(named[0], first), _below(named[1], first), _below(named[2], first)
-
-
-def _below(seqs: Iterable[Seq], first: Seq) -> list[Seq]:
-    return [seq for seq in seqs if seq < first]
+    return named
 
 
 def _name(into: dict[Seq, None], *seqs: Seq | UnsetType) -> None:

@@ -6,7 +6,7 @@ neither the giver nor a reader can change what is stored (ST-18, LN-21).
 
 import hashlib
 from functools import lru_cache
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -57,7 +57,8 @@ def decode(data: bytes | Raw, kind: type[T]) -> T:
     Raises:
         msgspec.ValidationError: when the bytes do not fit the type.
     """
-    return cast("T", decoder(kind).decode(data))
+    record: T = decoder(kind).decode(data)
+    return record
 
 
 def decode_json(data: bytes | Raw) -> Any:

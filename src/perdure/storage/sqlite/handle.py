@@ -116,7 +116,6 @@ class SqliteStorage:
 
     async def commit(self, commit: Commit, *, barrier: bool) -> None:
         """Persist one batch; see the port."""
-        self._writer()
         await self._turn.acquire()
         try:
             job = self._admit(commit, barrier=barrier)

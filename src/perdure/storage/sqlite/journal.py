@@ -54,7 +54,7 @@ def checksum(first: int, last: int, time_ms: int, writes: bytes) -> int:
 
 
 def insert_row(
-    conn: sqlite3.Connection,
+    cursor: sqlite3.Cursor,
     session: int,
     commit: Commit,
     text: bytes,
@@ -64,7 +64,7 @@ def insert_row(
     first, last, time_ms = commit.first_seq, commit.last_seq, commit.time_ms
     crc = checksum(first, last, time_ms, text)
     blobs = encode(cuts).decode() if cuts else None
-    conn.execute(INSERT, (session, last, first, time_ms, crc, blobs, text.decode()))
+    cursor.execute(INSERT, (session, last, first, time_ms, crc, blobs, text.decode()))
 
 
 def check_row(row: Row) -> None:
@@ -99,7 +99,7 @@ def decode_shortened(row: Row) -> Commit:
     check_row(row)
     try:
         writes: tuple[Write, ...] = decoder(tuple[Write, ...]).decode(row[5])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise StorageDamaged(f"journal row {row[0]} to {row[1]}: {error}") from error
     return Commit(first_seq=Seq(row[0]), last_seq=Seq(row[1]), time_ms=row[2], writes=writes)
 
@@ -122,7 +122,7 @@ class JournalReader:
             return None
         try:
             write: Write = decoder(Write).decode(self._writes[seq - self._first])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise StorageDamaged(f"the journal's write {seq}: {error}") from error
         return restore(write, self._cuts, self._blobs) if self._cuts else write
 
@@ -139,7 +139,10 @@ class JournalReader:
         if row[0] > seq:
             return False
         self._first, self._last = row[0], row[1]
-        self._writes = decoder(list[Raw]).decode(row[5])
+        try:
+            self._writes = decoder(list[Raw]).decode(row[5])
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise StorageDamaged(f"journal row {row[0]} to {row[1]}: {error}") from None
         self._cuts = cuts_of(row)
         if len(self._writes) != self._last - self._first + 1:
             raise StorageDamaged(f"journal row {row[0]} to {row[1]}: {len(self._writes)} writes")
@@ -162,7 +165,10 @@ class JournalReader:
         forward = scan.order == "asc"
         for row in self._conn.execute(BETWEEN.format(order=scan.order), (self._session, low, high)):
             first: int = row[0]
-            writes: list[Raw] = decoder(list[Raw]).decode(row[1])
+            try:
+                writes: list[Raw] = decoder(list[Raw]).decode(row[1])
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise StorageDamaged(f"the journal row from {first}: {error}") from None
             seqs = range(first, first + len(writes))
             for seq in seqs if forward else reversed(seqs):
                 if low < seq < high and _INSERT_ENTRY in bytes(writes[seq - first]):

@@ -306,11 +306,12 @@ class Writer:
 
     def _persist(self, conn: sqlite3.Connection, jobs: Sequence[CommitJob]) -> None:
         self._set_sync(conn, full=self._power and any(job.barrier for job in jobs))
-        conn.execute("BEGIN IMMEDIATE")
+        cursor = conn.cursor()
+        cursor.execute("BEGIN IMMEDIATE")
         try:
             for job in jobs:
-                self._write(conn, job)
-            conn.execute("COMMIT")
+                self._write(cursor, job)
+            cursor.execute("COMMIT")
         finally:
             if conn.in_transaction:
                 conn.execute("ROLLBACK")
@@ -320,24 +321,22 @@ class Writer:
             if not job.refused:
                 job.error = None
 
-    def _write(self, conn: sqlite3.Connection, job: CommitJob) -> None:
+    def _write(self, cursor: sqlite3.Cursor, job: CommitJob) -> None:
         commit, session = job.commit, job.rows.session
-        if not job.rows.is_on(conn):
+        if not job.rows.is_on(cursor.connection):
             job.refuse(Faulted(f"the container failed before ({self._broken}); reopen the session"))
             return
         before = commit.first_seq - 1
         if job.scope is None:
             facts = (commit.last_seq, commit.time_ms, session, before, job.epoch)
-            changed = conn.execute(HEAD_MAIN, facts).rowcount
+            cursor.execute(HEAD_MAIN, facts)
         else:
-            changed = conn.execute(
-                HEAD_WORKING, (commit.last_seq, session, before, job.epoch)
-            ).rowcount
-        if changed != 1:
+            cursor.execute(HEAD_WORKING, (commit.last_seq, session, before, job.epoch))
+        if cursor.rowcount != 1:
             job.refuse(Fenced(f"another writer took the session over; epoch {job.epoch} is past"))
             return
         if job.scope is None:
-            insert_row(conn, session, commit, job.text, job.cuts)
+            insert_row(cursor, session, commit, job.text, job.cuts)
         job.rows.apply(commit, job.scope)
         self._wal_bytes += COMMIT_WAL_BYTES + len(job.text)
         self._commits += 1
