@@ -8,9 +8,11 @@ from typing import Annotated, Final, cast
 
 from msgspec import Meta
 
-from perdure.errors import ToolFailed
+from perdure.errors import Rejected, ToolFailed
 from perdure.ports import Files, ToolContext
-from perdure.records.files import FileInfo, SearchMatch, SearchQuery
+from perdure.records.files import FileInfo, FileSlice, SearchMatch, SearchQuery
+from perdure.records.images import IMAGE_BYTES_MAX, image_part
+from perdure.records.messages import ImagePart
 from perdure.toolkits.define import FunctionTool, Output, tool
 from perdure.toolkits.edits import (
     Seen,
@@ -22,12 +24,10 @@ from perdure.toolkits.edits import (
     replaced,
 )
 from perdure.toolkits.text_files import (
-    IMAGE_BYTES_MAX,
     LINES_MAX,
     Page,
     Pager,
     detected_type,
-    image_part,
 )
 
 FILES_RESOURCE: Final = "perdure.files"
@@ -125,13 +125,23 @@ async def _read_other(files: Files, path: str, kind: str, ctx: ToolContext) -> N
     whole = await files.read(path, offset=0, limit=IMAGE_BYTES_MAX + 1)
     ctx.out.details({"path": whole.path, "bytes": whole.size, "type": kind})
     if kind.startswith("image/"):
-        part = image_part(whole.data, kind) if whole.size == len(whole.data) else "it is too large"
+        part = _image(whole)
         if not isinstance(part, str):
             ctx.out.image(part)
             ctx.out.write(f"{whole.path}: {kind}, {whole.size} bytes")
             return
         kind = f"{kind}, not shown: {part}"
     ctx.out.write(f"{whole.path} is not text: {whole.size} bytes, {kind}")
+
+
+def _image(whole: FileSlice) -> ImagePart | str:
+    """Answer the image, or the reason why it is not shown (PV-20)."""
+    if whole.size > IMAGE_BYTES_MAX:
+        return f"an image has at most {IMAGE_BYTES_MAX} bytes"
+    try:
+        return image_part(whole.data)
+    except Rejected as refused:
+        return refused.message
 
 
 def _numbered(page: Page) -> str:
@@ -200,7 +210,7 @@ def _edit_tool(reach: _Reach) -> FunctionTool:
 
 def _list_tool(reach: _Reach) -> FunctionTool:
     @tool(name="list", replay="safe", output=Output(retain="head"))
-    async def list_(
+    async def list_folder(
         path: Path = ".",
         depth: Annotated[int, Meta(description="levels, 1 to 5", ge=1, le=5)] = 1,
         *,
@@ -217,7 +227,7 @@ def _list_tool(reach: _Reach) -> FunctionTool:
         ctx.out.write(_with_notes([_row(row) for row in rows[:ROWS_MAX]], notes))
         ctx.out.details({"rows": len(rows), "notAddressable": unsayable})
 
-    return list_
+    return list_folder
 
 
 def _row(row: FileInfo) -> str:

@@ -47,7 +47,7 @@ def _convert(value: object, path: str, depth: int) -> JsonValue:
             _key(key, path): _convert(item, f"{path}.{key}", depth + 1)
             for key, item in cast("Mapping[object, object]", value).items()
         }
-    if isinstance(value, list | tuple | Set) and not isinstance(value, str):
+    if isinstance(value, list | tuple | Set):
         items = cast("list[object]", value)
         return [_convert(item, f"{path}[{at}]", depth + 1) for at, item in enumerate(items)]
     return _leaf(value, path)

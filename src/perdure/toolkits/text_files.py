@@ -1,14 +1,10 @@
 """A file's bytes as a model reads them: numbered lines, or what else it is (KT-06, KT-07)."""
 
-import base64
 import codecs
 import hashlib
-import struct
 from typing import Final
 
 from msgspec import Struct
-
-from perdure.records.messages import ImagePart
 
 LINES_MAX: Final = 2_000
 LINE_CHARACTERS_MAX: Final = 2_000
@@ -16,10 +12,7 @@ PAGE_BYTES_MAX: Final = 63 * 1024
 """Bytes of lines on one page: 64 KiB less room for the last line, which says how to read on."""
 
 BINARY_PROBE_BYTES: Final = 8 * 1024
-IMAGE_BYTES_MAX: Final = 5 * 1024 * 1024
-IMAGE_PIXELS_MAX: Final = 8_000
 _LINE_BYTES_KEPT: Final = 4 * LINE_CHARACTERS_MAX
-_PIXELS_PROBE_BYTES: Final = 256 * 1024
 
 _MAGIC: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -44,61 +37,6 @@ def detected_type(head: bytes) -> str | None:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return None
     return "application/octet-stream" if b"\0" in head[:BINARY_PROBE_BYTES] else None
-
-
-def image_part(data: bytes, mime: str) -> ImagePart | str:
-    """Answer a whole image file as a part, or the reason why it is none (PV-20)."""
-    if len(data) > IMAGE_BYTES_MAX:
-        return f"{len(data)} bytes, more than {IMAGE_BYTES_MAX}"
-    sides = _pixels(data, mime)
-    if sides is None:
-        return "its size in pixels cannot be read"
-    if max(sides) > IMAGE_PIXELS_MAX or min(sides) < 1:
-        return f"{sides[0]} x {sides[1]} pixels, more than {IMAGE_PIXELS_MAX} a side"
-    return ImagePart(
-        mime=mime,
-        sha256=hashlib.sha256(data).hexdigest(),
-        data=base64.b64encode(data).decode("ascii"),
-    )
-
-
-def _pixels(data: bytes, mime: str) -> tuple[int, int] | None:
-    try:
-        if mime == "image/png":
-            return struct.unpack_from(">II", data, 16)
-        if mime == "image/gif":
-            return struct.unpack_from("<HH", data, 6)
-        return _webp_pixels(data) if mime == "image/webp" else _jpeg_pixels(data)
-    except (struct.error, IndexError):
-        return None
-
-
-def _webp_pixels(data: bytes) -> tuple[int, int] | None:
-    kind = data[12:16]
-    if kind == b"VP8X":
-        wide, high = data[24:27], data[27:30]
-        return int.from_bytes(wide, "little") + 1, int.from_bytes(high, "little") + 1
-    if kind == b"VP8L":
-        (bits,) = struct.unpack_from("<I", data, 21)
-        return (bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1
-    if kind == b"VP8 ":
-        wide, high = struct.unpack_from("<HH", data, 26)
-        return wide & 0x3FFF, high & 0x3FFF
-    return None
-
-
-def _jpeg_pixels(data: bytes) -> tuple[int, int] | None:
-    at = 2
-    while at < min(len(data), _PIXELS_PROBE_BYTES):
-        if data[at] != 0xFF:
-            return None
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in {0xC4, 0xC8, 0xCC}:
-            high, wide = struct.unpack_from(">HH", data, at + 5)
-            return wide, high
-        (length,) = struct.unpack_from(">H", data, at + 2)
-        at += 2 + length
-    return None
 
 
 class Page(Struct, frozen=True, kw_only=True):

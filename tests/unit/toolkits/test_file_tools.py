@@ -14,12 +14,13 @@ import pytest
 from perdure.errors import InvalidArguments, Rejected, ToolFailed
 from perdure.hosts.files import LocalFiles
 from perdure.hosts.threads import DaemonThreads
+from perdure.records.images import image_part
 from perdure.records.strict_json import JsonValue
 from perdure.toolkits import file_tools, shell_tools
 from perdure.toolkits.define import FunctionTool
 from perdure.toolkits.edits import DIFF_LINES_MAX, diff, replaced
 from perdure.toolkits.files import FILES_RESOURCE, ROWS_MAX
-from perdure.toolkits.text_files import Pager, detected_type, image_part
+from perdure.toolkits.text_files import Pager, detected_type
 from tests.unit.toolkits.context import Context
 
 Tools = dict[str, FunctionTool]
@@ -184,7 +185,7 @@ async def test_an_image_is_an_image(tools: Tools, tmp_path: Path) -> None:
 )
 def test_the_size_of_an_image_is_read_from_its_head(head: bytes, mime: str) -> None:
     assert detected_type(head) == mime
-    assert not isinstance(image_part(head, mime), str)
+    assert image_part(head).mime == mime
 
 
 @pytest.mark.spec("KT-09")
