@@ -6,7 +6,7 @@ A secret that stands in the file is refused without being shown (CG-07).
 import difflib
 import hashlib
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
@@ -109,7 +109,8 @@ def _check_table(values: Mapping[str, Any], kind: type[Any], at: Keys) -> Iterat
     for key, value in values.items():
         keys = (*at, key)
         if key not in hints:
-            yield keys, _unknown(at, key, list(hints))
+            what = f"key {key!r} in [{_dotted(at)}]" if at else f"table {key!r}"
+            yield keys, _unknown(what, key, list(hints))
         elif kind is File:
             yield from _check_top(keys, value, hints[key])
         else:
@@ -162,9 +163,8 @@ def _accepted(hint: Any) -> str:
     return ""
 
 
-def _unknown(at: Keys, key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    what = f"key {key!r} in [{_dotted(at)}]" if at else f"table {key!r}"
+def _unknown(what: str, name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     nearest = f"did you mean {near[0]!r}? " if near else ""
     return f"there is no {what}; {nearest}there are: {', '.join(known)}"
 
@@ -174,7 +174,8 @@ def _check_names(values: Mapping[str, Any], file: Path) -> Iterator[Finding]:
     yield from _check_model(("model", "name"), _get(values, "model", "name"))
     for name in _table(values, "providers"):
         if name not in PROVIDERS:
-            yield ("providers", name), _unknown(("providers",), name, list(PROVIDERS))
+            what = f"key {name!r} in [providers]"
+            yield ("providers", name), _unknown(what, name, PROVIDERS)
     for name in _table(values, "prices"):
         yield from _check_model(("prices", name), name)
     url = _get(values, "store", "url")
@@ -196,10 +197,7 @@ def _check_model(keys: Keys, text: object) -> Iterator[Finding]:
         yield keys, error.message
         return
     if provider not in PROVIDERS:
-        yield (
-            keys,
-            f"{text!r}: {_unknown((), provider, list(PROVIDERS)).replace('table', 'provider')}",
-        )
+        yield keys, f"{text!r}: {_unknown(f'provider {provider!r}', provider, PROVIDERS)}"
 
 
 def _check_caps(name: str, table: Mapping[str, Any]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.configuration.config import Config
+from perdure.configuration.tables import NAMED
 
 DEFAULT: Final = "default"
 FLAG: Final = "flag"
@@ -39,7 +40,7 @@ def _leaves(at: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
     """Walk down to tables, and into tables of tables."""
     for name, inner in cast("dict[str, Any]", value).items():
         keys = (*at, name)
-        is_table = len(keys) == 1 or (len(keys) == 2 and at[0] in ("providers", "prices"))
+        is_table = len(keys) == 1 or (len(keys) == 2 and at[0] in NAMED)
         if is_table and isinstance(inner, dict):
             yield from _leaves(keys, inner)
         else:

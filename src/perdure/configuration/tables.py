@@ -6,7 +6,7 @@ file of `perdure config init` are made from them.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
 from msgspec import Meta, Struct
 
@@ -166,7 +166,9 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     telemetry: Unbuilt = {}
 
 
-UNBUILT: Final = frozenset({"budget", "cli", "serve", "evidence", "telemetry"})
+UNBUILT: Final = frozenset(
+    name for name, hint in get_type_hints(File, include_extras=True).items() if hint == Unbuilt
+)
 """Tables that must be empty in this release."""
 
 

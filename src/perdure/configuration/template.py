@@ -29,11 +29,11 @@ def template() -> str:
 
 def _table(name: str, kind: type[Any]) -> Iterator[str]:
     yield f"# {_first_line(kind)}\n[{name}]\n"
+    if name == "mcp":
+        return  # its one key takes nothing yet
     defaults = kind()
     for key, hint in get_type_hints(kind, include_extras=True).items():
         value = getattr(defaults, key)
-        if name == "mcp":
-            continue
         mark = "# " if value is None else ""
         written = '""' if value is None else _value(value)
         yield f"{mark}{key} = {written}{_described(hint)}\n"
