@@ -2,7 +2,7 @@
 
 import perdure
 from perdure.cli.endings import UsageProblem
-from perdure.cli.places import default_store
+from perdure.cli.places import store_url
 from perdure.cli.surface import Surface
 from perdure.configuration.config import Config
 
@@ -25,5 +25,4 @@ def config_of(surface: Surface) -> Config:
 
 def store_of(surface: Surface) -> str:
     """Answer the store's URL."""
-    config = config_of(surface)
-    return surface.flags.store or config.values.store.url or default_store()
+    return store_url(surface.flags.store, config_of(surface))

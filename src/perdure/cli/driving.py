@@ -5,9 +5,7 @@ somebody says stop, close, and answer how it ended (CM-08, CM-18 to CM-21).
 """
 
 import asyncio
-import os
 import shlex
-import tempfile
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +17,7 @@ from perdure.cli.display import Display, task_label
 from perdure.cli.endings import Ending, Outcome, Problem, Waiting, ending_of
 from perdure.cli.events import AcceptedEvent, SignalEvent
 from perdure.cli.last import FOLDER
+from perdure.cli.places import write_whole
 from perdure.cli.stopping import GRACE_S, Stop
 from perdure.cli.surface import Surface
 from perdure.drive.outcomes import DriveOutcome, DriveResult
@@ -160,7 +159,7 @@ class _Drive:
             return self._resumed(driven)
         ending = self._ended(await conversation.result(accepted.input_id), driven)
         if plan.output is not None and ending.answer is not None:
-            _write_answer(plan.output, ending.answer)
+            write_whole(plan.output, ending.answer + "\n")
         return ending
 
     async def _say_what_is_live(self, conversation: Conversation) -> None:
@@ -265,14 +264,6 @@ class _Drive:
             text="".join(texts),
             **self.facts(),
         )
-
-
-def _write_answer(file: Path, answer: str) -> None:
-    """Write an answer by rename, so that a reader never sees half of it (CM-19)."""
-    handle, fresh = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as out:
-        out.write(answer + "\n")
-    Path(fresh).replace(file)
 
 
 async def _conversation(harness: Harness, conv_id: int | None) -> Conversation:

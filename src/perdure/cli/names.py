@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 import perdure
-from perdure.cli.places import default_store, exists
+from perdure.cli.places import exists, store_url
 from perdure.errors import PerdureError
 from perdure.opening import open_store, system_ports
 
@@ -17,7 +17,7 @@ def session_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
     """Complete a session name; a store that is not there, or cannot be read, has none."""
     try:
         config = perdure.load_config(ctx.params.get("config"))
-        url = ctx.params.get("store") or config.values.store.url or default_store()
+        url = store_url(ctx.params.get("store"), config)
         return perdure.run(_names(url, incomplete)) if exists(url) else []
     except (PerdureError, OSError):
         return []

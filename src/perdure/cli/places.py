@@ -1,10 +1,12 @@
-"""Which store, session and model a command means: flag, environment, configuration, default."""
+"""Where a command's files are, and how one is written: store, data folder, a file asked for."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Final
 
 from perdure.cli.endings import UsageProblem
+from perdure.configuration.config import Config
 from perdure.errors import Rejected
 from perdure.hosts.folders import user_data_folder
 from perdure.opening import SCHEMES
@@ -26,6 +28,11 @@ def data_folder() -> Path:
 def default_store() -> str:
     """Answer the URL of the store in the data folder."""
     return f"sqlite:{data_folder() / STORE_FILE}"
+
+
+def store_url(flag: str | None, config: Config) -> str:
+    """Answer the store a command means: its flag, else the configuration's, else the default."""
+    return flag or config.values.store.url or default_store()
 
 
 def made_ready(url: str) -> str:
@@ -62,6 +69,14 @@ def check_url(url: str) -> None:
     scheme, _, place = url.partition(":")
     if not (url == "memory:" or (scheme == "sqlite" and place)):
         raise Rejected("invariant", f"the store {url!r} is not one of {' and '.join(SCHEMES)}")
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file by rename, its owner's alone: no reader sees half of it (CM-19, SX-06)."""
+    handle, fresh = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as out:
+        out.write(text)
+    Path(fresh).replace(file)
 
 
 def no_model() -> UsageProblem:

@@ -15,7 +15,7 @@ from msgspec import Struct
 import perdure
 from perdure.cli.commands.catalogues import key_state
 from perdure.cli.commands.reaching import reach_checks
-from perdure.cli.places import data_folder, default_store, exists, file_of
+from perdure.cli.places import data_folder, exists, file_of, store_url
 from perdure.cli.surface import Flags
 from perdure.configuration.config import Config
 from perdure.configuration.providers import provider_configs
@@ -73,8 +73,7 @@ async def all_checks(flags: Flags, *, network: bool) -> Sequence[Check]:
         config = Config()
     else:
         checks.append(_configuration(config))
-    url = flags.store or config.values.store.url or default_store()
-    checks += await _store(url)
+    checks += await _store(store_url(flags.store, config))
     configs = provider_configs(config.values)
     for name, provider in HOSTED.items():
         state = key_state(provider, configs.get(name, ProviderConfig()))

@@ -1,7 +1,5 @@
 """`perdure doctor`: is everything in order, and what to do about the rest (CM-38)."""
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import msgspec
 import perdure
 from perdure.cli.commands.checkups import Check, all_checks
 from perdure.cli.endings import Ending, Problem
+from perdure.cli.places import write_whole
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.tables import table
 
@@ -33,7 +32,7 @@ def command(surface: Surface, *, network: bool, bundle: Path | None) -> Ending:
     """Run every check and print a row each."""
     checks = perdure.run(all_checks(surface.flags, network=network))
     if bundle is not None:
-        _write_bundle(bundle, checks)
+        write_whole(bundle, _report(checks))
         surface.terminal.say(f"the report is in {bundle}")
     failed = [check.name for check in checks if check.result == "fail"]
     rows = [(check.result, check.name, check.found, check.remedy or "") for check in checks]
@@ -47,15 +46,10 @@ def command(surface: Surface, *, network: bool, bundle: Path | None) -> Ending:
     )
 
 
-def _write_bundle(file: Path, checks: Sequence[Check]) -> None:
-    """Write the report by rename, for its owner alone; private words are left out (SX-06)."""
-    home = str(Path.home())
+def _report(checks: Sequence[Check]) -> str:
+    """Write every check down; private words are left out (SX-06)."""
     report = msgspec.json.format(msgspec.json.encode([_redacted(check) for check in checks]))
-    text = report.decode().replace(home, "~")
-    handle, fresh = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as out:
-        out.write(text + "\n")
-    Path(fresh).replace(file)
+    return report.decode().replace(str(Path.home()), "~") + "\n"
 
 
 def _redacted(check: Check) -> Check:
