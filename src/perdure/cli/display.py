@@ -17,6 +17,7 @@ from perdure.cli.surface import Surface
 from perdure.cli.visible import one_line
 from perdure.kinds.states import GenerationState, ToolState
 from perdure.line.line import Delivery, Preview
+from perdure.records.addresses import USAGE
 from perdure.records.codec import canonical, decode
 from perdure.records.entries import Entry
 from perdure.records.frames import DeltaFrame, FrameBatch, StartFrame
@@ -113,7 +114,7 @@ class Display:
             elif task.kind == "tool":
                 self._call(task, delivery.entries)
         for write in delivery.commit.writes:
-            if isinstance(write, AppendList) and write.namespace == "perdure.usage":
+            if isinstance(write, AppendList) and write.namespace == USAGE.namespace:
                 self._used(decode(write.value_json, UsageElement))
             elif isinstance(write, SetValue) and write.namespace == "perdure.input":
                 self._input(Seq(int(write.key)), decode(write.value_json, InputRecord))

@@ -18,8 +18,7 @@ from perdure.cli.names import session_names
 from perdure.cli.terminal import Terminal, When
 from perdure.configuration.config import Config
 
-Work: TypeAlias = Callable[..., Ending]
-Wrap: TypeAlias = Callable[[Work], Work]
+Command: TypeAlias = Callable[..., Ending]
 
 Machine: TypeAlias = Literal["no", "document", "events"]
 
@@ -164,22 +163,22 @@ _EVERYWHERE: Final[tuple[Callable[..., Any], ...]] = (
 )
 
 
-def surfaced(*names: str) -> Wrap:
+def surfaced(*names: str) -> Callable[[Command], Command]:
     """Give a command the common options it uses, beside `--json`, `--color` and `--quiet`."""
 
-    def wrap(work: Work) -> Work:
+    def wrap(command: Command) -> Command:
         def run(ctx: click.Context, /, **given: Any) -> Ending:
             surface = cast("Surface", ctx.find_root().obj)
             known = {name: given.pop(name) for name in Flags.__struct_fields__ if name in given}
             surface.begin(_path(ctx), Flags(**known))
-            return work(surface, **given)
+            return command(surface, **given)
 
-        wrapped: Any = click.pass_context(wraps(work)(run))
+        wrapped: Any = click.pass_context(wraps(command)(run))
         for option in reversed([one for name, one in _OPTIONS if name in names]):
             wrapped = option(wrapped)
         for option in _EVERYWHERE:
             wrapped = option(wrapped)
-        return cast("Work", wrapped)
+        return cast("Command", wrapped)
 
     return wrap
 

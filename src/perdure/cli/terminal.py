@@ -22,9 +22,7 @@ When: TypeAlias = Literal["auto", "always", "never"]
 STDOUT: Final = 1
 STDERR: Final = 2
 
-_STYLES: Final = MappingProxyType(
-    {"dim": "2", "bold": "1", "good": "32", "bad": "31", "warn": "33"}
-)
+_STYLES: Final = MappingProxyType({"dim": "2", "good": "32", "bad": "31", "warn": "33"})
 
 
 class Terminal:
@@ -35,10 +33,7 @@ class Terminal:
         self.quiet = quiet
         self.out_is_terminal = _is_terminal(STDOUT)
         self.err_is_terminal = _is_terminal(STDERR)
-        self._colors = {
-            STDOUT: not plain and _wants_color(color, is_terminal=self.out_is_terminal),
-            STDERR: not plain and _wants_color(color, is_terminal=self.err_is_terminal),
-        }
+        self._has_color = not plain and _wants_color(color, is_terminal=self.err_is_terminal)
         self._plain = plain
         self._words: queue.SimpleQueue[tuple[int, bytes] | threading.Event | None] = (
             queue.SimpleQueue()
@@ -69,15 +64,10 @@ class Terminal:
 
     def complain(self, text: str, style: str = "") -> None:
         """Write one line to standard error, also when quiet."""
-        line = self.styled(visible(text), style, stream=STDERR) + "\n"
-        self._words.put((STDERR, line.encode(errors="replace")))
-
-    def styled(self, text: str, style: str, *, stream: int = STDOUT) -> str:
-        """Answer the text with colour when the stream has colour."""
-        code = _STYLES.get(style)
-        if code is None or not self._colors[stream]:
-            return text
-        return f"\x1b[{code}m{text}\x1b[0m"
+        line = visible(text)
+        if style and self._has_color:
+            line = f"\x1b[{_STYLES[style]}m{line}\x1b[0m"
+        self._words.put((STDERR, f"{line}\n".encode(errors="replace")))
 
     def flush(self) -> None:
         """Wait until what was said so far is written, before a question is asked."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 from msgspec import Struct
@@ -22,15 +22,14 @@ from perdure.hosts.files import LocalFiles
 from perdure.hosts.threads import DaemonThreads
 from perdure.opening import FILES_RESOURCE, OpenSession, configured, open_store, system_ports
 from perdure.ports import Tool
-from perdure.providers.local_files import find_local
+from perdure.providers.local_files import MODEL_NAME, find_local
 from perdure.records.settings import ThinkingLevel
 from perdure.toolkits.files import file_tools
 from perdure.toolkits.shell import shell_tools
 
-LOCAL_MODEL: Final = "local:smollm2"
+LOCAL_MODEL: Final = f"local:{MODEL_NAME}"
 LOCAL_RUNTIME: Final = "xllamacpp"
 """The library that runs it; looked for, not loaded."""
-THINKING: Final = ("off", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class Work(Struct, frozen=True, kw_only=True):
@@ -53,7 +52,9 @@ _OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         metavar="PROVIDER:MODEL",
         help="The model.  [default: the session's, PERDURE_MODEL, [model] name, local:smollm2]",
     ),
-    click.option("--thinking", type=click.Choice(THINKING), help="How much the model thinks."),
+    click.option(
+        "--thinking", type=click.Choice(get_args(ThinkingLevel)), help="How much the model thinks."
+    ),
     click.option(
         "--root",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
