@@ -61,6 +61,7 @@ class Home(Struct, frozen=True, kw_only=True):
         vendor_name: what the vendor library calls the provider.
         url: the endpoint.
         signed: thinking goes back only with the provider's signature.
+        sees: the model takes images; else each becomes a text that says so (PV-20).
     """
 
     model: ModelId
@@ -68,6 +69,7 @@ class Home(Struct, frozen=True, kw_only=True):
     vendor_name: str
     url: str
     signed: bool
+    sees: bool = True
 
 
 Block = tuple[int, int | None]
@@ -93,7 +95,7 @@ def to_vendor(messages: Sequence[Message], home: Home) -> Mapped:
     results: vendor.ModelRequest | None = None
     for index, message in enumerate(messages):
         if isinstance(message, ToolResultMessage):
-            part = _result(message)
+            part = _result(message, home)
             if results is None:
                 results = vendor.ModelRequest(parts=[part])
                 mapped.append(results)
@@ -103,18 +105,21 @@ def to_vendor(messages: Sequence[Message], home: Home) -> Mapped:
                 blocks[-1].append((index, None))
             continue
         results = None
-        one, places = _user(message) if isinstance(message, UserMessage) else _reply(message, home)
+        if isinstance(message, UserMessage):
+            one, places = _user(message, home)
+        else:
+            one, places = _reply(message, home)
         if one is not None:
             mapped.append(one)
             blocks.append([(index, place) for place in places])
     return Mapped(messages=mapped, blocks=blocks)
 
 
-def _user(message: UserMessage) -> tuple[vendor.ModelMessage | None, list[int]]:
+def _user(message: UserMessage, home: Home) -> tuple[vendor.ModelMessage | None, list[int]]:
     content: list[vendor.UserContent] = []
     places: list[int] = []
     for place, part in enumerate(message.content):
-        item = _content(part)
+        item = _content(part, home)
         if item is not None:
             content.append(item)
             places.append(place)
@@ -123,10 +128,12 @@ def _user(message: UserMessage) -> tuple[vendor.ModelMessage | None, list[int]]:
     return vendor.ModelRequest(parts=[vendor.UserPromptPart(content=content)]), places
 
 
-def _content(part: Part) -> str | vendor.BinaryContent | None:
+def _content(part: Part, home: Home) -> str | vendor.BinaryContent | None:
     match part:
         case TextPart(text=text):
             return text or None
+        case ImagePart(mime=mime) if not home.sees:
+            return f"[an image ({mime}), which this model cannot see]"
         case ImagePart(mime=mime, data=data) if data is not UNSET:
             return vendor.BinaryContent(data=base64.b64decode(data), media_type=mime)
         case ImagePart(mime=mime):
@@ -135,8 +142,9 @@ def _content(part: Part) -> str | vendor.BinaryContent | None:
             return None
 
 
-def _result(message: ToolResultMessage) -> vendor.ToolReturnPart[Any]:
-    content = [item for item in map(_content, message.content) if item is not None]
+def _result(message: ToolResultMessage, home: Home) -> vendor.ToolReturnPart[Any]:
+    mapped = [_content(part, home) for part in message.content]
+    content = [item for item in mapped if item is not None]
     texts = [item for item in content if isinstance(item, str)]
     whole = "\n".join(texts) if len(texts) == len(content) else content
     return vendor.ToolReturnPart(

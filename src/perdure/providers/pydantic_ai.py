@@ -144,18 +144,22 @@ class PydanticAiModels:
         made = self._wire.model(model.model_id, None)
         profile: Mapping[str, Any] = made.profile
         thinks = self._config.thinking or self._wire.thinks(made)
-        images = self._config.images
         known = profile.get("anthropic_max_output_tokens")
         return ModelInfo(
             model=model,
             context_window=await self._window(model, profile),
             output_limit=self._config.output_limit or (known if isinstance(known, int) else None),
-            images=images
-            if images is not None
-            else bool(profile.get("supports_image_input", True)),
+            images=self._sees(made),
             thinking=("off", *LEVELS) if thinks else (),
             deferred=self._provider.api in DEFERRING,
         )
+
+    def _sees(self, model: Model[Any]) -> bool:
+        """Say whether a model takes images: what is configured, else what the library knows."""
+        if self._config.images is not None:
+            return self._config.images
+        profile: Mapping[str, Any] = model.profile
+        return bool(profile.get("supports_image_input", True))
 
     async def _window(self, model: ModelId, profile: Mapping[str, Any]) -> int | None:
         if self._config.window is not None:
@@ -215,7 +219,7 @@ class PydanticAiModels:
                 "invalid_request", f"{request.model} cannot answer later; drop 'background'"
             )
         model = self._wire.model(request.model.model_id, key)
-        home = self.home(request.model)
+        home = self.home(request.model, sees=self._sees(model))
         settings: dict[str, Any] = {"max_retries": 0, **self._wire.settings(request, options)}
         for name in ("max_tokens", "temperature", "top_p", "seed", "parallel_tool_calls"):
             if name in options:
@@ -236,7 +240,7 @@ class PydanticAiModels:
             ended=self._wire.end_marks(),
         )
 
-    def home(self, model: ModelId) -> Home:
+    def home(self, model: ModelId, *, sees: bool = True) -> Home:
         """Name where a request of this provider goes."""
         return Home(
             model=model,
@@ -244,6 +248,7 @@ class PydanticAiModels:
             vendor_name=self._wire.vendor_name,
             url=self._wire.url,
             signed=self._wire.signed,
+            sees=sees,
         )
 
     def _thinking(

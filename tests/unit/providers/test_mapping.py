@@ -279,6 +279,20 @@ async def test_images_of_people_and_tools_are_sent_as_they_are(wire: WireName) -
     assert raw.count(PIXEL.encode()) == 2
 
 
+@pytest.mark.spec("PV-20")
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_model_that_sees_no_images_is_told_so_in_words(wire: WireName) -> None:
+    image = ImagePart(mime="image/png", sha256="0" * 64, data=PIXEL)
+    user = UserMessage(content=(TextPart(text="See:"), image), timestamp=1)
+    said = await history(wire)
+    shown = ToolResultMessage(
+        call_id="c1", tool_name="weather", content=(TextPart(text="here"), image), is_error=False
+    )
+    raw = await sent(wire, [user, said[1], shown, said[3]], images=False)
+    assert PIXEL.encode() not in raw
+    assert raw.count(b"[an image (image/png), which this model cannot see]") == 2
+
+
 async def test_an_image_without_its_bytes_is_said_in_words() -> None:
     image = ImagePart(mime="image/png", sha256="0" * 64, blob=True)
     raw = await sent("anthropic", [UserMessage(content=(image,), timestamp=1)])
