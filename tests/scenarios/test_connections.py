@@ -1,6 +1,8 @@
 """Who perdure talks to: nobody but the configured provider, and nothing listens (SX-11, SX-15)."""
 
 import json
+import os
+import socket
 import stat
 import subprocess
 import sys
@@ -119,8 +121,16 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
 linux = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the kernel's own list")
+
+
+@linux
+def test_the_list_holds_what_a_process_listens_on(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX) as private:
+        private.bind(path)
+        private.listen()
+        assert {"0100007F", f"unix {path}"} <= set(listeners(os.getpid()))
 
 
 @linux
