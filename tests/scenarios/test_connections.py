@@ -103,7 +103,10 @@ def listeners(pid: int) -> list[str]:
     held: set[str] = set()
     for process in tree(pid):
         for link in Path(f"/proc/{process}/fd").glob("*"):
-            target = str(link.readlink())
+            try:
+                target = str(link.readlink())
+            except FileNotFoundError:
+                continue  # what listed the folder
             if target.startswith("socket:["):
                 held.add(target[8:-1])
     return [address for inode, address in listening().items() if inode in held]
