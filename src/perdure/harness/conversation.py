@@ -179,7 +179,7 @@ class Conversation:
         return await self._core.storage.elements(self._at(address, ConversationList), page)
 
     async def command(
-        self, build: Callable[[Command], Awaitable[None] | None], *, barrier: bool = False
+        self, build: Callable[[Command], Awaitable[object] | object], *, barrier: bool = False
     ) -> bool:
         """Run one command of host code; True after a commit.
 

@@ -171,13 +171,13 @@ class Harness:
     # Commands, values, the journal.
 
     async def command(
-        self, build: Callable[[Command], Awaitable[None] | None], *, barrier: bool = False
+        self, build: Callable[[Command], Awaitable[object] | object], *, barrier: bool = False
     ) -> bool:
         """Run one main command of host code; True after a commit."""
         return await self._core.submit(build, barrier=barrier, host=True)
 
     async def working_command(
-        self, scope: WorkingScope, build: Callable[[WorkingCommand], Awaitable[None] | None]
+        self, scope: WorkingScope, build: Callable[[WorkingCommand], Awaitable[object] | object]
     ) -> bool:
         """Run one command of a working scope; True after a commit."""
         return await self._core.shielded(self._core.line.submit_working(scope, build, host=True))

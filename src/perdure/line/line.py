@@ -12,6 +12,7 @@ after a command was decided faults the session and nothing is written any more (
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
+from inspect import isawaitable
 from typing import Final, TypeAlias, cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -37,11 +38,11 @@ from perdure.records.writes import (
     Write,
 )
 
-Build: TypeAlias = Callable[[Command], Awaitable[None] | None]
-BuildWorking: TypeAlias = Callable[[WorkingCommand], Awaitable[None] | None]
+Build: TypeAlias = Callable[[Command], Awaitable[object] | object]
+BuildWorking: TypeAlias = Callable[[WorkingCommand], Awaitable[object] | object]
 
 
-class Delivery(Struct, frozen=True, kw_only=True):
+class Delivery(Struct, frozen=True, gc=False, kw_only=True):
     """What a listener gets after a commit: the commit, its lifetime, and the entries it created."""
 
     commit: Commit
@@ -50,7 +51,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     tasks: tuple[Task, ...] = ()
 
 
-class Preview(Struct, frozen=True, kw_only=True):
+class Preview(Struct, frozen=True, gc=False, kw_only=True):
     """Something to show that is not a record: a batch of frames, a progress note (WT-06)."""
 
     task_id: Seq
@@ -206,7 +207,7 @@ class Line:
             tx = Command(self, self._first(), kinds=self.kinds, host=host, conv_id=conv_id)
             try:
                 built = build(tx)
-                if built is not None:
+                if built is not None and isawaitable(built):
                     await built
             finally:
                 tx.seal()
@@ -226,7 +227,7 @@ class Line:
             tx = WorkingCommand(self, self._first(), scope, host=host)
             try:
                 built = build(tx)
-                if built is not None:
+                if built is not None and isawaitable(built):
                     await built
             finally:
                 tx.seal()

@@ -546,3 +546,10 @@ async def _second(engine: Engine) -> Conversation:
 
 def _drop(_: object) -> None:
     """Turn a call with an answer into a step of a command."""
+
+
+async def test_a_builder_may_answer_what_it_likes(memory_engine: Engine) -> None:
+    harness = await memory_engine.open()
+    scope = WorkingScope("loose")
+    assert await harness.working_command(scope, lambda tx: tx.set_value(scope.value("a"), 1))
+    assert await harness.command(lambda tx: tx.retire_scope(scope))
