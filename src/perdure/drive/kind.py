@@ -19,7 +19,7 @@ Slot: TypeAlias = Literal["generations", "tools", "jobs"]
 EndsBy: TypeAlias = Literal["decision", "observer", "task"]
 
 
-class Hold(Struct, frozen=True, kw_only=True):
+class Hold(Struct, frozen=True, gc=False, kw_only=True):
     """What keeps a `start` task from running besides its dependencies.
 
     `not_before_ms` is wall time; `needs_poll` asks for a drive that permits deferred polls.

@@ -19,7 +19,7 @@ class DriveOutcome(StrEnum):
     CLOSED = "closed"
 
 
-class Wait(Struct, frozen=True, kw_only=True):
+class Wait(Struct, frozen=True, gc=False, kw_only=True):
     """One task that blocks a suspended drive; `until` is wall milliseconds of a timer."""
 
     kind: WaitKind
@@ -28,7 +28,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     until: int | None = None
 
 
-class DriveResult(Struct, frozen=True, kw_only=True):
+class DriveResult(Struct, frozen=True, gc=False, kw_only=True):
     """The answer of every drive; `next_at` is the earliest `notBefore` in scope."""
 
     outcome: DriveOutcome

@@ -12,13 +12,13 @@ from perdure.records.tasks import Role, Task
 Blocked: TypeAlias = Literal["task", "timer", "poll", "decision", "observer"]
 
 
-class Ready(Struct, frozen=True, kw_only=True):
+class Ready(Struct, frozen=True, gc=False, kw_only=True):
     """The method to run."""
 
     method: Literal["effect", "recover", "abort"]
 
 
-class NotReady(Struct, frozen=True, kw_only=True):
+class NotReady(Struct, frozen=True, gc=False, kw_only=True):
     """Why not, and until when if time alone ends it (wall milliseconds)."""
 
     because: Blocked

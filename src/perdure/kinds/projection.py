@@ -65,14 +65,14 @@ class MessageView(Sequence[Message]):
         return iter(messages) if len(messages) == length else iter(messages[:length])
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class Source(Struct, frozen=True, gc=False, kw_only=True):
     """Where a message comes from: its entry, and the entry's indexes of the parts that are sent."""
 
     entry: Seq
     parts: Sequence[int]
 
 
-class Projected(Struct, frozen=True, kw_only=True):
+class Projected(Struct, frozen=True, gc=False, kw_only=True):
     """A projection; `tokens` estimates it from the entries' metas, `sources` stand beside it."""
 
     messages: Sequence[Message]

@@ -15,7 +15,7 @@ from perdure.records.seqs import Seq
 from perdure.records.settings import GenerationSettings
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class Asked(Struct, frozen=True, gc=False, kw_only=True):
     """A request with the facts its outcome's entry will carry (FM-02)."""
 
     request: ModelRequest

@@ -32,7 +32,7 @@ _OTHER_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9_-]+")
 NO_OUTPUT: Final = TextPart(text="(no output)")
 
 
-class CallName(Struct, frozen=True, kw_only=True):
+class CallName(Struct, frozen=True, gc=False, kw_only=True):
     """The id and the tool name under which a call is sent."""
 
     call_id: str

@@ -45,7 +45,7 @@ from perdure.records.strict_json import NO_REPAIRS, Repairs
 from perdure.records.tasks import Task
 
 
-class Answered(Struct, frozen=True, kw_only=True):
+class Answered(Struct, frozen=True, gc=False, kw_only=True):
     """A model's answer to one attempt."""
 
     asked: Asked

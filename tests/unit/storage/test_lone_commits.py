@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from msgspec import Raw
 from perdure.records.addresses import Address
 from perdure.records.seqs import Seq
 from perdure.storage.blobs import BLOB_BYTES_MIN
+from perdure.storage.sqlite.handle import FEW_IDS
 from perdure.storage.sqlite.rows import SessionRows
 from perdure.storage.sqlite.threads import Reader
 from perdure.storage.sqlite.writer import ALONE_COMMITS
@@ -108,11 +110,12 @@ async def test_the_thread_checkpoints_what_the_loop_wrote(tmp_path: Path) -> Non
             place = f"{(tmp_path / 'store.db').as_uri()}?mode=ro&immutable=1"
             rows = 0
             while rows < ALONE_COMMITS + 5:
+                threading.Event().wait(0.01)
                 conn = sqlite3.connect(place, uri=True)
-                if conn.execute("SELECT 1 FROM sqlite_master WHERE name='journal'").fetchone():
+                # While pages are copied into it, the file is not one database yet.
+                with suppress(sqlite3.DatabaseError):
                     (rows,) = conn.execute("SELECT count(*) FROM journal").fetchone()
                 conn.close()
-                threading.Event().wait(0.01)
             loop.call_soon_threadsafe(checkpointed.set)
 
         threading.Thread(target=look, daemon=True).start()
@@ -168,3 +171,26 @@ async def test_a_blob_is_fetched_on_the_thread(tmp_path: Path) -> None:
             entry = (await storage.entries([entry_id]))[entry_id]
             assert isinstance(entry.payload_json, Raw)
             assert large in bytes(entry.payload_json).decode()
+
+
+async def test_a_long_context_list_is_read_on_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    query: Callable[..., object] = Reader._query
+
+    def noted(self: Reader, *args: object) -> object:
+        names.append(here())
+        return query(self, *args)
+
+    async with opened(tmp_path) as storage:
+        batch = main(storage)
+        conv_id = batch.conversation()
+        entries = [batch.entry(conv_id, str(number)) for number in range(FEW_IDS + 1)]
+        await batch.commit()
+        first = await storage.conversations([conv_id])
+        monkeypatch.setattr(Reader, "_query", noted)
+        assert await storage.conversations([conv_id]) == first
+    assert tuple(first[conv_id].context) == tuple(entries)
+    # The loop looked, found more than it reads, and left the list to the thread.
+    assert names == [here(), "perdure-read"]

@@ -17,14 +17,31 @@ APPENDED: Final = (
 SEQ_ABOVE_ALL: Final = 2**62
 
 
+class TooLong(Exception):
+    """A list has more appended ids than its reader wants to wait for."""
+
+
 def context_at(
-    conn: sqlite3.Connection, session: int, conv_id: int, as_of: int | None
+    conn: sqlite3.Connection,
+    session: int,
+    conv_id: int,
+    as_of: int | None,
+    *,
+    most: int | None = None,
 ) -> tuple[int, list[Seq]]:
-    """Answer prefix version and list, now or at a boundary; costs the length of the answer."""
+    """Answer prefix version and list, now or at a boundary; costs the length of the answer.
+
+    Raises:
+        TooLong: when more than `most` ids were appended since the newest whole list.
+    """
     cutoff = SEQ_ABOVE_ALL if as_of is None else as_of
     row = conn.execute(BASE, (session, conv_id, cutoff)).fetchone()
     start, version, ids = conv_id, 0, list[Seq]()
     if row is not None:
         start, version, ids = row[0], row[1], decode(row[2].encode(), list[Seq])
-    ids.extend(found for (found,) in conn.execute(APPENDED, (session, conv_id, start, cutoff)))
+    rows = conn.execute(APPENDED, (session, conv_id, start, cutoff))
+    found = rows.fetchall() if most is None else rows.fetchmany(most + 1)
+    if most is not None and len(found) > most:
+        raise TooLong
+    ids.extend([entry_id for (entry_id,) in found])
     return version, ids

@@ -39,14 +39,17 @@ from perdure.storage.admission import (
 )
 from perdure.storage.blobs import BlobSource
 from perdure.storage.sqlite.opened import Opened
-from perdure.storage.sqlite.threads import Reader
+from perdure.storage.sqlite.threads import NO_BLOBS, Reader
 from perdure.storage.sqlite.values import ValueReads
 from perdure.storage.sqlite.writer import CommitJob
 
 T = TypeVar("T")
 
 FEW: Final = 4
-"""Most entries that are read on the event loop."""
+"""Most entries or conversations that are read on the event loop."""
+
+FEW_IDS: Final = 256
+"""Longest context list, since it was last edited, that is read there."""
 
 SMALL_PAGE: Final = 100
 """Longest page of a list that is read on the event loop."""
@@ -160,7 +163,9 @@ class SqliteStorage:
         reader, session, names = self._reader, self._session, self._names
 
         def query(conn: sqlite3.Connection, blobs: BlobSource) -> T:
-            return work(ValueReads(conn, session, blobs, names))
+            reads = ValueReads(conn, session, blobs, names)
+            reads.ids_max = FEW_IDS if blobs is NO_BLOBS else None
+            return work(reads)
 
         if self._opened is not None:
             if small:
@@ -194,7 +199,8 @@ class SqliteStorage:
     ) -> Mapping[Seq, ConversationState]:
         """Answer the conversations that exist."""
         wanted = tuple(ids)
-        return await self._read(lambda reads: reads.conversations(wanted, as_of))
+        small = len(wanted) <= FEW
+        return await self._read(lambda reads: reads.conversations(wanted, as_of), small=small)
 
     async def scan_conversations(self, scan: ConversationScan) -> Sequence[ConversationState]:
         """Answer a page of conversations by id."""

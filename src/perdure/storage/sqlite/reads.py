@@ -81,6 +81,8 @@ class SessionReads:
         self.conn = conn
         self.session = session
         self.journal = JournalReader(conn, session, blobs)
+        self.ids_max: int | None = None
+        """Most appended ids of a context list that are read; None for all."""
 
     def check_boundary(self, as_of: Seq | None) -> None:
         """Refuse an as_of that is not the end of a main commit (ST-15)."""
@@ -117,7 +119,7 @@ class SessionReads:
         place = (self.session, conv_id, cutoff)
         settings = self.conn.execute(SETTINGS, place).fetchone()
         (commit_end,) = self.conn.execute(TOUCHED, place).fetchone()
-        version, ids = context_at(self.conn, self.session, conv_id, as_of)
+        version, ids = context_at(self.conn, self.session, conv_id, as_of, most=self.ids_max)
         link = UNSET
         if parent is not None:
             if not 0 < parent < conv_id:

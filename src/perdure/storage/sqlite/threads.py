@@ -24,6 +24,7 @@ from perdure.errors import (
 )
 from perdure.storage.blobs import BlobSource
 from perdure.storage.sqlite.connect import FORMAT, blobs_beside, format_of, open_reader, translated
+from perdure.storage.sqlite.contexts import TooLong
 
 T = TypeVar("T")
 
@@ -184,7 +185,7 @@ class Reader:
         if self._is_ready() and self._lock.acquire(blocking=False):
             try:
                 return self._read_here(work)
-            except OffLoop:
+            except (OffLoop, TooLong):
                 pass
             finally:
                 self._lock.release()
