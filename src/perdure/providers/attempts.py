@@ -26,11 +26,8 @@ from perdure.records.messages import (
     TextPart,
     Usage,
 )
-from perdure.records.models import DeferredHandle, ModelOutcome, ModelRequest
+from perdure.records.models import HANDLE_BYTES_MAX, DeferredHandle, ModelOutcome, ModelRequest
 from perdure.records.strict_json import repair
-
-HANDLE_BYTES_MAX: Final = 4_096
-"""Largest deferred handle (PV-26)."""
 
 EMPTY_OUTPUT_TOKENS_MAX: Final = 1
 """An empty reply that stopped at the limit after this much output had no room (PV-17)."""

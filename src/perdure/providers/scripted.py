@@ -45,13 +45,16 @@ from perdure.records.messages import (
     ToolCallPart,
     Usage,
 )
-from perdure.records.models import DeferredHandle, ModelInfo, ModelOutcome, ModelRequest
+from perdure.records.models import (
+    HANDLE_BYTES_MAX,
+    DeferredHandle,
+    ModelInfo,
+    ModelOutcome,
+    ModelRequest,
+)
 
 API: Final = "scripted"
 """The wire's name in messages and handles."""
-
-HANDLE_BYTES_MAX: Final = 4_096
-"""Largest handle that may be stored (PV-26); a longer reply is not carried along."""
 
 
 def _settled(parts: Sequence[Part], request: ModelRequest) -> tuple[Part, ...]:
@@ -363,7 +366,7 @@ class ScriptedModels:
         later = _Later(
             polls=deferred.polls, parts=settled.parts, usage=reply.usage, stop=reply.stop
         )
-        if len(encode(later)) > HANDLE_BYTES_MAX // 2:
+        if len(encode(later)) > HANDLE_BYTES_MAX // 2:  # too long: the reply is not carried along
             later = _Later(polls=deferred.polls)
         handle = DeferredHandle(
             provider=request.model.provider,

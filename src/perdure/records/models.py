@@ -1,7 +1,7 @@
 """What crosses the `Models` port: requests, outcomes, handles, what a model can do."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -66,6 +66,10 @@ class ModelRequest(Struct, frozen=True, gc=False, kw_only=True):
     cache_key: str = ""
     task_id: Seq = Seq(0)
     attempt: int = 1
+
+
+HANDLE_BYTES_MAX: Final = 4_096
+"""Largest deferred handle, encoded (PV-26)."""
 
 
 class DeferredHandle(
