@@ -17,13 +17,13 @@ from msgspec import Struct
 from perdure.configuration.positions import line_at, lines_of
 from perdure.configuration.tables import NAMED, UNBUILT, File
 from perdure.errors import Rejected
-from perdure.providers.config import HOSTED
+from perdure.providers.config import HOSTED, UNHOSTED
 from perdure.records.models import parse_model
 
 FILE_BYTES_MAX: Final = 1 << 20
 """Largest configuration file (CG-04)."""
 
-PROVIDERS: Final = tuple(sorted({*HOSTED, "local", "scripted"}))
+PROVIDERS: Final = tuple(sorted({*HOSTED, *UNHOSTED}))
 STORES: Final = ("memory:", "sqlite:")
 
 SHOWN_MAX: Final = 80

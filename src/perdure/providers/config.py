@@ -77,7 +77,10 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
 
 class Provider(Struct, frozen=True, kw_only=True):
-    """A hosted provider: its wire, its adapter module, its environment variable, its extra."""
+    """A hosted provider: its wire, its adapter module, its environment variable, its extra.
+
+    `vendor` names whose models it serves, as the bundled tables do; None for any server.
+    """
 
     name: str
     api: str
@@ -86,6 +89,7 @@ class Provider(Struct, frozen=True, kw_only=True):
     needs_key: bool
     needs_base_url: bool
     extra: str
+    vendor: str | None
 
 
 def _openai(name: str, api: str) -> Provider:
@@ -97,6 +101,7 @@ def _openai(name: str, api: str) -> Provider:
         needs_key=True,
         needs_base_url=False,
         extra="openai",
+        vendor="openai",
     )
 
 
@@ -112,6 +117,7 @@ HOSTED: Final[Mapping[str, Provider]] = MappingProxyType(
             needs_key=False,
             needs_base_url=True,
             extra="openai",
+            vendor=None,
         ),
         "anthropic": Provider(
             name="anthropic",
@@ -121,10 +127,14 @@ HOSTED: Final[Mapping[str, Provider]] = MappingProxyType(
             needs_key=True,
             needs_base_url=False,
             extra="anthropic",
+            vendor="anthropic",
         ),
     }
 )
 """The hosted providers, by the name that stands before the colon of a model."""
+
+UNHOSTED: Final = ("local", "scripted")
+"""The providers that need no key and no network."""
 
 LOCAL_HOSTS: Final = frozenset({"localhost", "ip6-localhost"})
 

@@ -13,7 +13,7 @@ import genai_prices
 from genai_prices.types import PriceCalculation
 
 from perdure.errors import Rejected
-from perdure.providers.config import ModelPrice
+from perdure.providers.config import HOSTED, ModelPrice
 from perdure.records.entries import ModelId
 from perdure.records.messages import Cost, Usage
 
@@ -21,9 +21,6 @@ MILLION: Final = Decimal(1_000_000)
 
 TABLE: Final = f"genai-prices {genai_prices.__version__}"
 """Name of the bundled table: it carries no date of its own, its version does (PV-27)."""
-
-VENDORS: Final = ("openai", "anthropic")
-"""Providers of the bundled table; a model behind any other provider has no bundled price."""
 
 
 def cost(
@@ -44,8 +41,8 @@ def cost(
         total = sum((_price(text) * count for text, count in rows), Decimal(0))
         total += _price(own.cache_write) * written
         return _cost(total / MILLION, own.currency, own.date)
-    vendor = next((name for name in VENDORS if model.provider.startswith(name)), None)
-    if vendor is None or model.provider == "openai-compatible":
+    hosted = HOSTED.get(model.provider)
+    if hosted is None or hosted.vendor is None:
         return None
     found = _bundled(
         genai_prices.Usage(
@@ -55,7 +52,7 @@ def cost(
             cache_write_tokens=written,
         ),
         model.model_id,
-        vendor,
+        hosted.vendor,
         at_ms,
     )
     if found is None:

@@ -3,26 +3,20 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
 from perdure.cli.endings import UsageProblem
 from perdure.cli.main import unknown
 from perdure.opening import load, system_ports
-from perdure.providers.config import ENV_REFERENCE, HOSTED, Provider, ProviderConfig
+from perdure.providers.config import ENV_REFERENCE, HOSTED, UNHOSTED, Provider, ProviderConfig
 from perdure.providers.local import WINDOW_TOKENS
 from perdure.providers.local_files import MODEL_NAME, find_local
 from perdure.providers.registry import OfferedModels
 from perdure.records.entries import ModelId
 
 KeyState: TypeAlias = Literal["present", "absent", "not needed"]
-
-ALWAYS: Final = ("local", "scripted")
-"""Providers that need no key and no network."""
-
-VENDORS: Final = ("openai", "anthropic")
-"""Vendors whose models are bundled."""
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):
@@ -52,12 +46,12 @@ async def rows_of(
     Raises:
         UsageProblem: an unknown provider.
     """
-    known = [*ALWAYS, *HOSTED]
+    known = [*UNHOSTED, *HOSTED]
     if only is not None and only not in known:
         raise UsageProblem(unknown("provider", only, known))
     rows: list[ModelRow] = []
     for name in known if only is None else [only]:
-        if name in ALWAYS:
+        if name in UNHOSTED:
             rows += _own_rows(name, folder)
         else:
             found = _hosted_rows(HOSTED[name], configs.get(name, ProviderConfig()))
@@ -82,15 +76,15 @@ def _own_rows(name: str, folder: Path) -> list[ModelRow]:
 
 def _hosted_rows(provider: Provider, config: ProviderConfig) -> list[ModelRow]:
     key = key_state(provider, config)
-    vendor = next((name for name in VENDORS if provider.name.startswith(name)), None)
-    if provider.needs_base_url or vendor is None:
-        return [ModelRow(provider=provider.name, model="<any>", window=config.window, key=key)]
+    unlisted = [ModelRow(provider=provider.name, model="<any>", window=config.window, key=key)]
+    if provider.vendor is None:
+        return unlisted
     try:
         catalogue = load("perdure.providers.catalogue")
     except ImportError:
-        return [ModelRow(provider=provider.name, model="<any>", window=config.window, key=key)]
+        return unlisted
     rows: list[ModelRow] = []
-    for model in catalogue.known_models(vendor, at_ms=system_ports().clock.now_ms()):
+    for model in catalogue.known_models(provider.vendor, at_ms=system_ports().clock.now_ms()):
         own = config.prices.get(model.name)
         rows.append(
             ModelRow(
