@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from perdure.providers.script import Failure, Reply, say
+from perdure.records.addresses import SessionValue
 from perdure.records.settings import RetryPolicy
 from tests.engine import Engine, is_main, task_moves
 
@@ -35,6 +36,7 @@ async def test_a_step_back_lengthens_a_wait_and_repeats_nothing(memory_engine: E
     running = engine.begin(root.prompt("go"))
     await engine.storage.until(task_moves("retry_wait"))
     engine.clock.set_now_ms(engine.clock.now_ms() - DAY_MS)
+    await engine.harness.set_value(SessionValue("app.n"), 1)
     engine.clock.advance(2 * DELAY_MS)
     await settle()
     assert len(engine.models.requests) == 1, "the stored wait is a wall time, and that is not yet"

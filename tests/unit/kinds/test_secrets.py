@@ -16,7 +16,8 @@ from perdure.records.codec import encode
 from perdure.records.frames import DeltaFrame, EndFrame, StartFrame
 from perdure.records.messages import AssistantMessage, Extra, MessageError, TextPart, ThinkingPart
 from perdure.records.models import parse_model
-from tests.engine import Engine, Probe
+from perdure.toolkits.define import Output
+from tests.engine import Engine, Gate, Probe, is_main
 
 KEY = "sk-live-0123456789"
 QUOTED = 'pass"word\\ü-long'
@@ -149,3 +150,61 @@ async def test_what_a_model_says_is_stored_and_shown_without_secrets(engine: Eng
     assert failed.error.message == f"no: {MARK}"
     everything = stored(engine) + repr((engine.models.requests, shown)).encode()
     assert KEY.encode() not in everything
+
+
+@pytest.mark.spec("SX-05")
+async def test_what_a_running_call_has_stored_and_shown_holds_no_secret(engine: Engine) -> None:
+    gate = Gate()
+    shown: list[object] = []
+
+    async def leak(args: Mapping[str, Any], ctx: ToolContext) -> object:
+        for piece in ("begin ", KEY[:6], KEY[6:], " and half ", KEY[:7]):
+            ctx.out.write(piece)
+        await gate()
+        ctx.out.write(" more")
+        return None
+
+    script = [say(call("leak")), say("done")]
+    root = await engine.root(script, tools=[Probe("leak", body=leak)], secrets=known())
+    engine.harness.on_preview(lambda preview: shown.append(preview.payload))
+    running = engine.begin(root.prompt("go"))
+    await engine.storage.until(lambda commit: not is_main(commit))
+    assert f"begin {MARK} and half ".encode() in stored(engine)
+    assert KEY[:7].encode() not in stored(engine), "the start of a secret waits for its end"
+    gate.open()
+    assert (await running).text == "done"
+    assert KEY.encode() not in stored(engine) + repr(shown).encode()
+    (entry,) = [one for one in await root.entries() if one.kind == "tool_result"]
+    assert entry.payload["message"]["content"][0]["text"] == (
+        f"begin {MARK} and half {KEY[:7]} more"
+    )
+
+
+@pytest.mark.spec("SX-05")
+async def test_a_stream_stores_and_shows_no_secret_while_it_runs(engine: Engine) -> None:
+    gate = Gate()
+    shown: list[object] = []
+    reply = say(f"it is {KEY}, really", chunk=4, gates={9: gate})
+    root = await engine.root([reply], secrets=known())
+    engine.harness.on_preview(lambda preview: shown.append(preview.payload))
+    running = engine.begin(root.prompt("go"))
+    await engine.storage.until(lambda commit: not is_main(commit))
+    assert MARK.encode() in stored(engine)
+    gate.open()
+    assert (await running).text == f"it is {MARK}, really"
+    assert KEY.encode() not in stored(engine) + repr(shown).encode()
+    assert MARK in repr(shown)
+
+
+@pytest.mark.spec("SX-05")
+async def test_a_cut_of_the_output_never_leaves_half_a_secret(engine: Engine) -> None:
+    async def leak(args: Mapping[str, Any], ctx: ToolContext) -> object:
+        ctx.out.write(f"{KEY}12345")
+        return None
+
+    output = Output(bytes_max=16)
+    tools = [Probe("leak", body=leak, output=output)]
+    root = await engine.root([say(call("leak")), say("done")], tools=tools, secrets=known())
+    await root.prompt("go")
+    (entry,) = [one for one in await root.entries() if one.kind == "tool_result"]
+    assert KEY[-8:] not in entry.payload["message"]["content"][0]["text"]
