@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from perdure.records.codec import encode
 from perdure.records.frames import DeltaFrame, EndFrame, Frame, StartFrame
@@ -33,17 +33,12 @@ SECRETS_MAX: Final = 64
 """Most texts kept: a key function may answer another key for every request."""
 
 
-class _Form(Struct, frozen=True, kw_only=True):
-    text: str
-    mark: str
-
-
 class Secrets:
     """The secrets of one harness; more become known while it runs."""
 
     def __init__(self, known: Mapping[str, str] | None = None) -> None:
         """Start with secrets by name; texts of fewer than eight characters are left out."""
-        self._forms: dict[str, _Form] = {}
+        self._forms: dict[str, str] = {}
         self._pattern: re.Pattern[str] | None = None
         for name, text in (known or {}).items():
             self.note(name, text)
@@ -61,7 +56,7 @@ class Secrets:
         if text in self._forms or len(text) < SECRET_CHARACTERS_MIN:
             return
         for written in {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}:
-            self._forms[written] = _Form(text=written, mark=f"[secret {name}]")
+            self._forms[written] = f"[secret {name}]"
         while len(self._forms) > SECRETS_MAX:
             del self._forms[next(iter(self._forms))]
         # The longest first, for one secret may be the start of another.
@@ -147,7 +142,7 @@ class Secrets:
         return value
 
     def _mark(self, found: re.Match[str]) -> str:
-        return self._forms[found[0]].mark
+        return self._forms[found[0]]
 
     def split(self, text: str) -> tuple[str, str, int]:
         """Answer a stream's text without secrets, what may yet become one, and a count.
