@@ -27,7 +27,7 @@ SEED = 20
 
 
 def w1_rows(bench: Bench) -> list[Row]:
-    """A turn's cost, its growth, its bytes."""
+    """A turn's cost."""
     turns = bench.sized(200)
     own, memory, floor = bench.pairs(
         ("w1", {"turns": turns, "store": "sqlite", "durability": "process"}),
@@ -72,15 +72,6 @@ def w1_rows(bench: Bench) -> list[Row]:
             floor=floor["wall_ms"],
         ),
         Row(
-            name="W1 disk",
-            durability="process",
-            what="bytes of a turn",
-            measured=own["bytes"] / 1e3,
-            unit="kB",
-            goal="<= 8 kB",
-            kept=own["bytes"] <= 8e3,
-        ),
-        Row(
             name="W1 memory",
             durability="process",
             what="resident memory after the turns, all of Python included",
@@ -112,6 +103,15 @@ def growth_rows(bench: Bench) -> list[Row]:
             unit="x",
             goal="<= 1.2 x",
             kept=grown <= 1.2,
+        ),
+        Row(
+            name="W1 disk",
+            durability="process",
+            what=f"bytes a turn at {turns} turns, the empty store's included",
+            measured=full["bytes"] / 1e3,
+            unit="kB",
+            goal="<= 8 kB",
+            kept=full["bytes"] <= 8e3,
         ),
         Row(
             name="W1 line",
