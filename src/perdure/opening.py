@@ -53,6 +53,7 @@ from perdure.records.entries import ModelId
 from perdure.records.models import parse_model
 from perdure.records.settings import GenerationSettings, RetryPolicy, ThinkingLevel, ToolOrder
 from perdure.storage.memory import MemorySessions
+from perdure.toolkits.files import FILES_RESOURCE
 
 T = TypeVar("T")
 
@@ -65,10 +66,6 @@ SCHEMES: Final = ("memory:", "sqlite:FILE")
 """The stores this release opens (SN-01)."""
 
 NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
-FILES_RESOURCE: Final = "perdure.files"
-"""The resource through which file tools reach a root folder."""
 
 NAME_DIGITS: Final = 8
 """Digits of a session's id in a name made from it (CM-18)."""

@@ -20,11 +20,11 @@ from perdure.configuration.tables import ToolsTable
 from perdure.harness.overview import stored_model
 from perdure.hosts.files import LocalFiles
 from perdure.hosts.threads import DaemonThreads
-from perdure.opening import FILES_RESOURCE, OpenSession, configured, open_store, system_ports
+from perdure.opening import OpenSession, configured, open_store, system_ports
 from perdure.ports import Tool
 from perdure.providers.local_files import MODEL_NAME, find_local
 from perdure.records.settings import ThinkingLevel
-from perdure.toolkits.files import file_tools
+from perdure.toolkits.files import FILES_RESOURCE, file_tools
 from perdure.toolkits.shell import shell_tools
 
 LOCAL_MODEL: Final = f"local:{MODEL_NAME}"
