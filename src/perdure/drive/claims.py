@@ -50,11 +50,6 @@ class Claim:
         self._began = False
 
     @property
-    def kind_name(self) -> str:
-        """Name the kind."""
-        return self._kind.facts.name
-
-    @property
     def signalled(self) -> bool:
         """Say whether the running invocation's signal fired."""
         return self._owner.signal.is_set

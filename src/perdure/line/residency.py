@@ -77,15 +77,6 @@ class Residency:
         tasks = (task for held in self._live.values() for task in held.values())
         return tuple(sorted(tasks, key=_by_id))
 
-    def has_live(self, conv_id: Seq) -> bool:
-        """Say whether a conversation has live tasks."""
-        return bool(self._live.get(conv_id))
-
-    def newest_generation(self, conv_id: Seq) -> Task | None:
-        """Answer a conversation's newest generation."""
-        newest = self._newest.get(conv_id)
-        return self._tasks.get(newest) if newest is not None else None
-
     def settled_task(self, task_id: Seq) -> Task | None:
         """Answer a task that settled lately, from a bounded cache beside residency (SC-17)."""
         return self._settled.get(task_id)
