@@ -15,7 +15,7 @@ from msgspec import UNSET
 from perdure.errors import Rejected, RejectionCode
 from perdure.line.draft import Draft
 from perdure.records.codec import decoder, to_raw
-from perdure.records.context_list import ContextList
+from perdure.records.context_list import ContextList, has_legal_shape
 from perdure.records.conversations import ConversationState, InboxItem
 from perdure.records.entries import Entry
 from perdure.records.messages import AssistantPayload, read_payload
@@ -430,8 +430,7 @@ def _reset_context(draft: Draft, write: ResetContext) -> None:
 
 def _check_list(draft: Draft, ids: Sequence[Seq]) -> None:
     """Refuse a list that is not an optional head and whole exchanges ascending (CX-06, CX-08)."""
-    rest = ids[1:] if ids else ids
-    if any(low >= high for low, high in pairwise(rest)) or len(set(ids)) != len(ids):
+    if not has_legal_shape(ids):
         _refuse("a context list is an optional head and then entries ascending by id (CX-06)")
     listed = set(ids)
     answered: set[tuple[Seq, int]] = set()
