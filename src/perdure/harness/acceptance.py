@@ -29,7 +29,7 @@ from perdure.line.command import Command
 from perdure.records.addresses import MODEL, input_record
 from perdure.records.codec import decode
 from perdure.records.conversations import ConversationState, InboxItem, InboxTag
-from perdure.records.entries import EntryMeta, ModelId, Repaired
+from perdure.records.entries import ModelId, repaired_meta
 from perdure.records.inputs import Accepted, InputMode, InputRecord
 from perdure.records.messages import UserMessage, UserPayload
 from perdure.records.seqs import Seq
@@ -109,13 +109,6 @@ class Acceptance:
     def _busy(self, conv_id: Seq) -> bool:
         return is_busy(conv_id, self._line.kinds, self._line.residency)
 
-    def _meta(self, request: Request, now_ms: int, **facts: str) -> EntryMeta:
-        repairs = request.repairs
-        if repairs.surrogates or repairs.nul:
-            repaired = Repaired(surrogates=repairs.surrogates, nul=repairs.nul)
-            return user_meta(request.messages, now_ms, repaired=repaired, **facts)
-        return user_meta(request.messages, now_ms, **facts)
-
     async def _place(
         self,
         tx: Command,
@@ -161,7 +154,7 @@ class Acceptance:
         input_id = tx.insert_entry(
             state.id,
             "input" if queued else "user",
-            self._meta(request, now_ms, **facts),
+            user_meta(request.messages, now_ms, repaired=repaired_meta(request.repairs), **facts),
             UserPayload(messages=stamped(request.messages, now_ms)),
         )
         new_record(
