@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import Raw, Struct
 
 from perdure.line.facts import ContentFacts
 from perdure.records.codec import decode
@@ -82,7 +82,7 @@ class _Summary(Struct, frozen=True):
 
     def project(self, meta: EntryMeta, payload: Raw | None) -> Sequence[Message]:
         """Answer the summary's text as a user message."""
-        if payload is None or payload is UNSET:
+        if payload is None:
             return ()
         return (text_message(decode(payload, SummaryPayload).text, meta.timestamp),)
 

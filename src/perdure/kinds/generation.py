@@ -8,7 +8,7 @@ flight; done, failed and aborted are terminal (GN-02).
 import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -44,8 +44,11 @@ from perdure.records.seqs import Seq
 from perdure.records.settings import GenerationSettings
 from perdure.records.tasks import Role, Task
 
-DEFERRED_LIFE_MS = 24 * 3_600_000
+DEFERRED_LIFE_MS: Final = 24 * 3_600_000
 """How long deferred work is polled when its handle names no end (D14)."""
+
+CANCEL_WAIT_S: Final = 5
+"""Seconds a provider has to cancel remote work (D14)."""
 
 
 class Generation:
@@ -411,9 +414,9 @@ class Generation:
         await self._still_deferred(ctx, state, state.deferred)
 
     async def _cancel_deferred(self, ctx: TaskContext, handle: DeferredHandle) -> None:
-        """Try once to cancel remote work, for 5 seconds; its error is reported only (D14)."""
+        """Try once to cancel remote work; its error is reported only (D14)."""
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(CANCEL_WAIT_S):
                 await self._services.models.cancel(handle)
         except Exception as error:  # noqa: BLE001 - provider cancel: the abort completes whatever it says
             self._services.report(error, ctx.task_id)

@@ -35,7 +35,6 @@ from perdure.records.messages import (
     AssistantPayload,
     MessageError,
     Part,
-    ToolCallPart,
     Usage,
     estimated_tokens,
 )
@@ -408,7 +407,7 @@ def _partial_entry(
         tx,
         task,
         entry,
-        (part for part in kept.content if isinstance(part, ToolCallPart)),
+        kept.content,
         text="not executed: the reply that asked for this call was not finished",
         now_ms=now_ms,
     )
