@@ -12,6 +12,7 @@ from perdure.errors import (
     Faulted,
     Fenced,
     FormatUnsupported,
+    PerdureError,
     Rejected,
     StorageBusy,
     StorageDamaged,
@@ -24,6 +25,7 @@ from perdure.storage.sqlite import SqliteSessions
 from perdure.storage.sqlite.connect import FORMAT, Step, open_writer, prepare_container
 from perdure.storage.sqlite.handle import SqliteStorage
 from perdure.storage.sqlite.rows import SessionRows
+from perdure.storage.sqlite.writer import Writer
 from perdure.testing.manual_clock import ManualClock
 from perdure.testing.storage_history import History, value_at
 from perdure.testing.storage_lab import Batch, Lab, journal
@@ -525,3 +527,27 @@ async def test_a_wait_beyond_the_limit_is_said(tmp_path: Path) -> None:
     again = await sessions.open(NAME, create=False)
     await count_up(again, 1)
     await sessions.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_after_a_defect_ended_its_thread_nobody_waits_for_ever(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "sessions.db", busy_ms=100, power=False)
+
+    def defect(conn: sqlite3.Connection) -> None:
+        raise ZeroDivisionError
+
+    async with asyncio.timeout(5):
+        for work in (defect, lambda conn: None):
+            with pytest.raises(Faulted, match="the thread broke off on a defect"):
+                await writer.call(work)
+        with pytest.raises(Faulted):
+            await writer.stop()
+
+
+async def test_a_link_to_itself_is_said(tmp_path: Path) -> None:
+    (tmp_path / "store.db").symlink_to("store.db")
+    async with asyncio.timeout(5):
+        sessions = container(tmp_path)
+        with pytest.raises(PerdureError, match=r"store\.db"):
+            await sessions.open(NAME, create=True)
+        await sessions.close()

@@ -75,6 +75,14 @@ def translated(error: Exception, what: str, path: Path) -> Exception:
     return Faulted(f"{what}: {path}: {error}")
 
 
+def real(path: Path) -> Path:
+    """Answer the path behind links; one that runs in a circle stays, and opening it says so."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return path.absolute()
+
+
 def blobs_beside(path: Path, *, sync: bool) -> Blobs:
     """Answer the blob folder of a container file."""
     return Blobs(path.with_name(path.name + ".blobs"), sync=sync)

@@ -23,7 +23,14 @@ from perdure.errors import (
     StorageDamaged,
 )
 from perdure.storage.blobs import BlobSource
-from perdure.storage.sqlite.connect import FORMAT, blobs_beside, format_of, open_reader, translated
+from perdure.storage.sqlite.connect import (
+    FORMAT,
+    blobs_beside,
+    format_of,
+    open_reader,
+    real,
+    translated,
+)
 from perdure.storage.sqlite.contexts import TooLong
 
 T = TypeVar("T")
@@ -93,22 +100,45 @@ class Nudge:
     """No work: it wakes a thread, so that it looks around."""
 
 
-Jobs: TypeAlias = "queue.SimpleQueue[Job[Any] | Nudge | None]"
-"""What waits for a thread; None ends it."""
+Waiting: TypeAlias = Job[Any] | Nudge | None
+"""One thing that waits for a thread; None ends it."""
+
+
+class Jobs:
+    """What waits for a thread; once that has ended, whatever comes is answered with an error."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._ended = False
+        self.get = self._queue.get
+        self.get_nowait = self._queue.get_nowait
+        self.empty = self._queue.empty
+
+    def put(self, job: Waiting) -> None:
+        """Leave something for the thread; never blocks."""
+        self._queue.put(job)
+        if self._ended:
+            self._abandon()
+
+    def end(self) -> None:
+        """Answer what waits behind the end of the thread, now and later: nobody waits for ever."""
+        self._ended = True
+        self._abandon()
+
+    def _abandon(self) -> None:
+        while True:
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(job, Job):
+                deliver([job])
 
 
 def settle_all(jobs: Sequence[Job[Any]]) -> None:
     """Answer a batch of waiters; runs on the loop."""
     for job in jobs:
         job.settle()
-
-
-def abandon(jobs: Jobs) -> None:
-    """Answer what waits behind the end of a thread."""
-    while not jobs.empty():
-        job = jobs.get_nowait()
-        if isinstance(job, Job):
-            deliver([job])
 
 
 def deliver(jobs: Sequence[Job[Any]]) -> None:
@@ -121,9 +151,9 @@ def deliver(jobs: Sequence[Job[Any]]) -> None:
             continue  # that loop is closed; nobody waits there any more
 
 
-def take_batch(jobs: Jobs, first: Job[Any] | Nudge) -> list[Job[Any] | Nudge | None]:
+def take_batch(jobs: Jobs, first: Job[Any] | Nudge) -> list[Waiting]:
     """Take what waits behind a first job, up to the limit."""
-    batch: list[Job[Any] | Nudge | None] = [first]
+    batch: list[Waiting] = [first]
     while len(batch) < BATCH_MAX and batch[-1] is not None:
         try:
             batch.append(jobs.get_nowait())
@@ -157,7 +187,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.blobs = blobs_beside(path, sync=False)
-        self._jobs: Jobs = queue.SimpleQueue()
+        self._jobs = Jobs()
         self._conn: sqlite3.Connection | None = None
         self._stamp: tuple[int, ...] | None = None
         self._lock = threading.Lock()
@@ -213,12 +243,12 @@ class Reader:
             self._conn = None
 
     def _run(self) -> None:
-        self._path = self._path.resolve()
-        self.blobs = blobs_beside(self._path, sync=False)
         try:
+            self._path = real(self._path)
+            self.blobs = blobs_beside(self._path, sync=False)
             self._serve()
         finally:
-            abandon(self._jobs)
+            self._jobs.end()
 
     def _serve(self) -> None:
         while (first := self._jobs.get()) is not None:

@@ -32,12 +32,13 @@ from perdure.storage.sqlite.connect import (
     creating,
     open_writer,
     prepare_container,
+    real,
     translated,
     warn_if_loose,
 )
 from perdure.storage.sqlite.journal import insert_row
 from perdure.storage.sqlite.rows import SessionRows
-from perdure.storage.sqlite.threads import Call, Job, Jobs, Nudge, abandon, deliver, take_batch
+from perdure.storage.sqlite.threads import Call, Job, Jobs, Nudge, deliver, take_batch
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ class Writer:
         self.path = path
         self._busy_ms = busy_ms
         self._power = power
-        self._jobs: Jobs = queue.SimpleQueue()
+        self._jobs = Jobs()
         self._lock = threading.Lock()
         self._blobs = blobs_beside(path, sync=power)
         self._conn: sqlite3.Connection | None = None
@@ -209,13 +210,13 @@ class Writer:
         return result
 
     def _run(self) -> None:
-        # The real path: a link or another spelling of the file meets the same locks (SN-11).
-        self.path = self.path.resolve()
-        self._blobs = blobs_beside(self.path, sync=self._power)
         try:
+            # The real path: a link or another spelling of the file meets the same locks (SN-11).
+            self.path = real(self.path)
+            self._blobs = blobs_beside(self.path, sync=self._power)
             self._serve()
         finally:
-            abandon(self._jobs)
+            self._jobs.end()
 
     def _serve(self) -> None:
         running = True
