@@ -6,6 +6,7 @@ PV-04). This module imports no vendor library.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType, ModuleType
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from perdure.errors import PerdureError, ProviderError, Rejected
 from perdure.ports import Clock, Models, ModelStream, Threads
-from perdure.providers.config import HOSTED, Provider, ProviderConfig, check_config
+from perdure.providers.config import ENV_REFERENCE, HOSTED, Provider, ProviderConfig, check_config
 from perdure.records.entries import ModelId
 from perdure.records.frames import Frame
 from perdure.records.messages import Cost, Usage
@@ -60,6 +61,8 @@ class OfferedModels:
         self._prices: asyncio.Task[ModuleType] | None = None
         for name in configs:
             self._hosted(name)
+        if noted is not None:
+            self._note_keys(noted)
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -136,6 +139,16 @@ class OfferedModels:
                 "invariant",
                 f"the provider {name!r} is unknown; known are {', '.join(self.providers)}",
             ) from None
+
+    def _note_keys(self, noted: Callable[[str, str], None]) -> None:
+        """Tell of the keys that stand in the environment before any request: a call that a crash
+        cut off is settled first, and its output may hold one (SX-05).
+        """
+        for name, provider in HOSTED.items():
+            source = self._config(name).key
+            if source is None or isinstance(source, str):
+                variable = (source or provider.key_variable).removeprefix(ENV_REFERENCE)
+                noted(variable, os.environ.get(variable, ""))
 
     def _config(self, name: str) -> ProviderConfig:
         return self._configs.get(name, ProviderConfig())

@@ -284,3 +284,23 @@ async def test_a_module_without_models_is_said_by_name() -> None:
         await play(models, request(GPT))
     assert caught.value.code == "no_model"
     await models.close()
+
+
+@pytest.mark.spec("SX-05")
+async def test_keys_of_the_environment_are_known_before_any_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789")
+    monkeypatch.setenv("MY_KEY", "sk-own-0123456789")
+    noted: dict[str, str] = {}
+    models = offered(
+        configs={
+            "openai": ProviderConfig(key="env:MY_KEY"),
+            "openai-chat": ProviderConfig(key=lambda: "never called here"),
+        },
+        noted=noted.__setitem__,
+    )
+    await models.close()
+    assert noted["ANTHROPIC_API_KEY"] == "sk-ant-0123456789"
+    assert noted["MY_KEY"] == "sk-own-0123456789"
+    assert "never called here" not in noted.values()
