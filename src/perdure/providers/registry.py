@@ -141,8 +141,9 @@ class OfferedModels:
             ) from None
 
     def _note_keys(self, noted: Callable[[str, str], None]) -> None:
-        """Tell of the keys that stand in the environment before any request: a call that a crash
-        cut off is settled first, and its output may hold one (SX-05).
+        """Tell of the keys in the environment before any request (SX-05).
+
+        A call that a crash cut off is settled first, and its output may hold one.
         """
         for name, provider in HOSTED.items():
             source = self._config(name).key
