@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from perdure.records.codec import to_raw
 from perdure.records.entries import PREVIEW_CHARACTERS_MAX, EntryMeta, checked_meta, preview_of
 from perdure.records.messages import (
     OpaquePart,
@@ -16,7 +17,6 @@ from perdure.records.messages import (
     UserPayload,
     check_payload,
     normalize_input,
-    payload_raw,
     read_payload,
 )
 from perdure.records.strict_json import NO_REPAIRS
@@ -57,7 +57,7 @@ def test_a_clean_input_is_taken_as_it_is_and_round_trips(texts: list[list[str]])
     messages, repairs = normalize_input(given_messages)
     assert (list(messages), repairs) == (given_messages, NO_REPAIRS)
     payload = UserPayload(messages=messages)
-    raw = payload_raw(payload)
+    raw = to_raw(payload)
     check_payload(raw, UserPayload)
     assert read_payload(raw, UserPayload) == payload
 

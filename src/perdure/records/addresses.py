@@ -50,10 +50,10 @@ class _Token(Generic[T]):
     def __init__(self, namespace: str, key: str = "") -> None:
         if not self._core:
             _check_name(namespace, key)
-        if not self._core and (namespace == "perdure" or namespace.startswith("perdure.")):
-            raise Rejected(
-                "invariant", f"the namespace {namespace!r} is reserved; use one of your own"
-            )
+            if is_reserved(namespace):
+                raise Rejected(
+                    "invariant", f"the namespace {namespace!r} is reserved; use one of your own"
+                )
         self.namespace = namespace
         self.key = key
 
@@ -147,7 +147,11 @@ class WorkingScope(Struct, frozen=True, gc=False):
         """Refuse an id that is empty, too long, or not clean text (D29)."""
         _check_name(self.id, "")
         if len(self.id.encode()) > SCOPE_ID_BYTES_MAX:
-            raise Rejected("invariant", f"a scope id has at most {SCOPE_ID_BYTES_MAX} bytes")
+            raise Rejected(
+                "invariant",
+                f"the scope id {self.id[:80]!r}… has {len(self.id.encode())} bytes; at most "
+                f"{SCOPE_ID_BYTES_MAX} are accepted",
+            )
 
     def value(self, namespace: str, key: str = "") -> Address:
         """Answer the address of a value of this lifetime."""

@@ -443,11 +443,6 @@ def text_message(text: str, timestamp: int = 0) -> UserMessage:
     return UserMessage(content=(TextPart(text=text),), timestamp=timestamp)
 
 
-def payload_raw(payload: Payload) -> Raw:
-    """Encode a payload."""
-    return to_raw(payload)
-
-
 def estimated_tokens(parts: Sequence[Part]) -> int:
     """Estimate tokens: characters / 4 rounded up, arguments as their JSON, 1,200 an image (D15)."""
     characters = images = 0

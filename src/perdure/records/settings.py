@@ -1,4 +1,4 @@
-"""Settings a generation captures at its creation (GN-01, D31); process-local limits (K51)."""
+"""Settings a generation captures at its creation (GN-01, D31)."""
 
 from typing import Final, Literal, TypeAlias
 
@@ -38,11 +38,3 @@ class GenerationSettings(Struct, frozen=True, gc=False, kw_only=True, rename=sto
     retry: RetryPolicy = RetryPolicy()
     termination: Literal["any", "all"] = "any"
     interrupted: Literal["retry", "publish"] = "retry"
-
-
-class Limits(Struct, frozen=True, gc=False, kw_only=True):
-    """Slots of one process, checked before a claim; nothing of this is stored (SC-23)."""
-
-    generations: int = 8
-    tools: int = 32
-    jobs: int = 16

@@ -27,7 +27,6 @@ from perdure.records.messages import (
     ThinkingPart,
     ToolCallPart,
     UserPayload,
-    payload_raw,
     text_message,
 )
 from perdure.records.models import ModelRequest
@@ -69,7 +68,7 @@ async def answers(models: ScriptedModels, count: int) -> list[AssistantMessage]:
 
 def entries() -> list[Entry]:
     """Store the recording's messages as a session would."""
-    user = payload_raw(UserPayload(messages=(text_message("What is here?"),)))
+    user = to_raw(UserPayload(messages=(text_message("What is here?"),)))
     payloads = [("user", user), *(("assistant", to_raw(AssistantPayload(message=m))) for m in SAID)]
     return [
         Entry(

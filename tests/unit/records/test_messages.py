@@ -33,7 +33,6 @@ from perdure.records.messages import (
     check_payload,
     estimated_tokens,
     normalize_input,
-    payload_raw,
     read_payload,
     text_message,
 )
@@ -107,7 +106,7 @@ def assistant(*parts: Part) -> AssistantMessage:
     ],
 )  # fmt: skip
 def test_payloads_have_the_stored_shape(payload: Any, shape: Any) -> None:
-    raw = payload_raw(payload)
+    raw = to_raw(payload)
     assert json.loads(bytes(raw)) == shape
     check_payload(raw, type(payload))
     assert msgspec.json.decode(raw, type=type(payload)) == payload
@@ -147,7 +146,7 @@ def test_a_payload_with_a_missing_or_extra_field_is_refused(wrong: Any) -> None:
 )
 def test_a_call_has_exactly_one_of_args_and_raw_text(call: ToolCallPart) -> None:
     with pytest.raises(Rejected, match="exactly one"):
-        check_payload(payload_raw(AssistantPayload(message=assistant(call))), AssistantPayload)
+        check_payload(to_raw(AssistantPayload(message=assistant(call))), AssistantPayload)
 
 
 @pytest.mark.spec("FM-08")
@@ -191,12 +190,12 @@ def test_an_unknown_part_keeps_its_very_bytes(part: bytes) -> None:
     assert isinstance(kept, OpaquePart)
     assert bytes(kept.x.opaque_data) == part
     assert message.timestamp == 5
-    again = read_payload(payload_raw(UserPayload(messages=(message,))), UserPayload)
+    again = read_payload(to_raw(UserPayload(messages=(message,))), UserPayload)
     assert again.messages[0] == message
 
 
 def test_unknown_parts_of_answers_and_results_are_kept_too() -> None:
-    answer = payload_raw(AssistantPayload(message=assistant(TextPart(text="?"))))
+    answer = to_raw(AssistantPayload(message=assistant(TextPart(text="?"))))
     raw = Raw(bytes(answer).replace(b'{"type":"text","text":"?"}', b'{"type":"new","n":1.0}'))
     (part,) = read_payload(raw, AssistantPayload).message.content
     assert isinstance(part, OpaquePart)
@@ -210,7 +209,7 @@ def test_a_payload_of_another_kind_is_refused(wrong: bytes) -> None:
 
 
 def test_provider_data_comes_back_byte_for_byte() -> None:
-    raw = payload_raw(AssistantPayload(message=assistant(ThinkingPart(text="t", x=X))))
+    raw = to_raw(AssistantPayload(message=assistant(ThinkingPart(text="t", x=X))))
     (part,) = read_payload(raw, AssistantPayload).message.content
     assert isinstance(part, ThinkingPart)
     assert part.x is not UNSET
