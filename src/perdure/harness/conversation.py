@@ -303,7 +303,12 @@ class Conversation:
         )
 
     async def prompt(self, content: InputContent, *, request_id: str | None = None) -> InputResult:
-        """Accept, then drive until this input is final or the drive ends; answers its result."""
+        """Accept, then drive until this input is final or the drive ends; answers its result.
+
+        Raises:
+            Rejected: `nested_command`, from where that could never end; nothing is accepted then.
+        """
+        self._core.scheduler.check_free(self.id)
         accepted = await self.accept(content, request_id=request_id)
         await self._core.ensure_resident(self.id)
         await self._core.scheduler.drive(
@@ -335,7 +340,12 @@ class Conversation:
         )
 
     async def wait_for_idle(self) -> None:
-        """Wait until the conversation is idle; starts nothing (OP-18)."""
+        """Wait until the conversation is idle; starts nothing (OP-18).
+
+        Raises:
+            Rejected: `nested_command`, from where that could never end.
+        """
+        self._core.scheduler.check_free(self.id)
         while True:
             changed = self._core.changed()
             self._core.line.check_usable()

@@ -1,7 +1,7 @@
 """What a drive runs, and what it answers (OP-04 to OP-14, ER-03, ER-10)."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -341,7 +341,13 @@ async def test_a_call_that_drives_what_it_runs_in_is_refused(
     codes: list[str] = []
 
     async def drive_again() -> None:
-        for drive in (root.drive, engine.harness.drive):
+        waits: tuple[Callable[[], Awaitable[object]], ...] = (
+            root.drive,
+            engine.harness.drive,
+            root.wait_for_idle,
+            lambda: root.prompt("never accepted"),
+        )
+        for drive in waits:
             with pytest.raises(Rejected, match="cannot wait for the conversation it runs in") as no:
                 await drive()
             codes.append(no.value.code)
@@ -359,5 +365,6 @@ async def test_a_call_that_drives_what_it_runs_in_is_refused(
 
     root = await engine.root([say(call("t")), say("end")], tools=[Probe("t", body=body)])
     assert (await root.prompt("hi")).text == "end"
-    assert codes == ["nested_command"] * 2
+    assert codes == ["nested_command"] * 4
     assert (await root.drive()).outcome is DriveOutcome.IDLE
+    assert [entry.kind for entry in await root.entries()].count("user") == 1
