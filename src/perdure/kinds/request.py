@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from perdure.drive.context import TaskContext
+from perdure.errors import ProviderError
 from perdure.kinds.projection import Source
 from perdure.kinds.services import Services
 from perdure.records.codec import encode
@@ -57,10 +58,18 @@ async def build_request(
     *,
     attempt: int,
 ) -> Asked:
-    """Build the request for a conversation at the boundary `state` was read at."""
+    """Build the request for a conversation at the boundary `state` was read at.
+
+    Raises:
+        ProviderError: `invalid_request`, when nothing is left to send; nobody is asked then.
+    """
     projected = services.projections.project(
         state, ctx.line.residency.entry, provider=settings.model.provider
     )
+    if not projected.messages:
+        raise ProviderError(
+            "invalid_request", "the context is empty: there is no message to ask a model about"
+        )
     tools = offered_tools(settings, services)
     system = await resolve_system(ctx, services)
     return Asked(

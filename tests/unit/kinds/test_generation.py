@@ -469,3 +469,15 @@ async def test_stream_options_are_strict_json_and_the_cache_key_is_the_conversat
     await root.prompt("and again")
     assert {request.cache_key for request in engine.models.requests} == {key}
     assert key == f"{engine.harness.info.id}-{root.id}"
+
+
+async def test_with_an_empty_context_nobody_is_asked(engine: Engine) -> None:
+    root = await engine.root([say("first"), say("second")])
+    accepted = await root.accept("lost")
+    await root.reset_context(())
+    await root.drive()
+    result = await root.result(accepted.input_id)
+    assert (result.state, engine.models.requests) == ("failed", [])
+    assert result.error is not None
+    assert "the context is empty" in result.error.message
+    assert (await root.prompt("next")).text == "first"
