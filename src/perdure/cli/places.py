@@ -72,8 +72,15 @@ def check_url(url: str) -> None:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file by rename, its owner's alone: no reader sees half of it (CM-19, SX-06)."""
-    handle, fresh = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
+    """Write a file by rename, its owner's alone: no reader sees half of it (CM-19, SX-06).
+
+    A device or a pipe is written as it stands, and a link is followed.
+    """
+    file = file.resolve()
+    if file.exists() and not file.is_file():
+        file.write_text(text, encoding="utf-8", errors="replace")
+        return
+    handle, fresh = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as out:
         out.write(text)
     Path(fresh).replace(file)

@@ -56,6 +56,8 @@ def command(
     flags = surface.flags
     if sum((last, no_session, flags.session is not None)) > 1:
         raise UsageProblem("--session, --continue and --no-session exclude each other")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise UsageProblem(f"the folder of --output {str(output)!r} is not there", "make it first")
     prompt = read_prompt(text)
 
     async def run() -> Ending:
