@@ -65,6 +65,7 @@ LAW = [
         marks=pytest.mark.spec("ST-15", "CX-16", "TI-02"),
     ),
     pytest.param(reads.an_entry_carries_all_its_fields, marks=pytest.mark.spec("ST-19")),
+    pytest.param(reads.a_placed_entry_reads_the_payload_it_refers_to),
     pytest.param(
         reads.conversation_state_moves_with_its_own_writes_only,
         marks=pytest.mark.spec("ST-20", "ST-32", "ST-34"),

@@ -1,8 +1,8 @@
 """The law of storage, as checks that any backend can be held to.
 
-Each check is a plain async function of a `Lab`, named after the law it holds, its docstring
-opening with the requirements it covers. A backend passes when every check of `CHECKS` passes;
-`run` gives one check a fresh place. No test runner is needed::
+Each check is a public async function of one `Lab` in `storage_checks`, named after the law it
+holds, its docstring opening with the requirements it covers. A backend passes when every check of
+`CHECKS` passes; `run` gives one check a fresh place. No test runner is needed::
 
     for check in CHECKS:
         asyncio.run(run(check, MyPlace(tmp / check.__name__)))
@@ -29,7 +29,7 @@ def _checks_of(module: ModuleType) -> Iterator[Check]:
             iscoroutinefunction(value)
             and value.__module__ == module.__name__
             and list(value.__annotations__) == ["lab", "return"]
-            and (value.__doc__ or "")[2:3] in ("-", "0")
+            and not value.__name__.startswith("_")
         ):
             yield value
 
