@@ -56,7 +56,9 @@ class LaunchedCalls:
         except ToolFailed as error:
             return error_result("notStarted", f"not executed: {error}")
         try:
-            started = await ctx.outside(host.launch(spec))
+            # A start that is under way runs to its end: taken up before, it would pass for one that
+            # never began, and then begin (CN-11).
+            started = await ctx.outside(ctx.unstoppable(host.launch(spec)))
         except OSError as error:
             # What became of it is told by its place, not by the error.
             result = await self.recover(ctx, tool, context, args, ref)

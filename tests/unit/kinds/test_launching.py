@@ -1,5 +1,6 @@
 """Calls whose work is one command: placed, launched, waited for, found again, stopped (TL-33)."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -248,6 +249,37 @@ async def test_an_abort_stops_the_group_before_the_result(
     assert ("stop 5000" in host.story) == (outcome == "interrupted")
     assert host.story[-1] == "forget"
     assert await settlement(engine, task.id)
+
+
+class Slow(Hosted):
+    """A host that stands still in a launch; until that is over, it looks as if none had begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts = Gate()
+
+    async def launch(self, spec: LaunchSpec) -> Running | Exited:
+        running, self.found = self.found, NeverRan()
+        await self.starts()
+        self.found = running
+        return await super().launch(spec)
+
+
+@pytest.mark.spec("CN-11")
+async def test_an_abort_waits_for_a_start_that_is_under_way(engine: Engine) -> None:
+    host = Slow()
+    root = await engine.root([say(call("sh"))], tools=[SHELL], processes=host)
+    await root.accept("hi")
+    driving = engine.begin(root.drive())
+    await host.starts.reached.wait()
+    await root.abort()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert host.story == []
+    host.starts.open()
+    await driving
+    assert host.story == ["launch", "reconcile", "stop 5000", "forget"]
+    assert await outcomes(root) == ["interrupted"]
 
 
 @pytest.mark.spec("KT-18", "OP-13")
