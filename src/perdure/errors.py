@@ -195,5 +195,5 @@ def text_of(error: BaseException) -> str:
     """Answer an exception's own text; a `__str__` that raises costs that text and nothing else."""
     try:
         return str(error)
-    except Exception as fault:  # noqa: BLE001 - foreign code: an error that cannot be said is still an error
+    except Exception as fault:  # noqa: BLE001 - foreign words: an error that cannot be said is still an error
         return f"(its text raised {type(fault).__name__})"
