@@ -46,7 +46,7 @@ class Stop:
             number = getattr(signal, name, None)
             # A signal that the caller has set to be ignored stays ignored: nohup, background jobs.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, self._handler(outcome))
+                before[number] = signal.signal(number, self._hearing(outcome))
         self._terminal.when_broken(lambda: self._from_outside("pipe"))
         timer = None
         if timeout_s is not None:
@@ -57,8 +57,8 @@ class Stop:
             if timer is not None:
                 timer.cancel()
             self._terminal.when_broken(None)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number, heard_by in before.items():
+                signal.signal(number, heard_by)
 
     def tell(self, outcome: Outcome) -> None:
         """Ask for the end; the first reason stays."""
@@ -72,8 +72,8 @@ class Stop:
         except RuntimeError:
             return  # the loop is closed: the command has ended already
 
-    def _handler(self, outcome: Outcome) -> Callable[[int, FrameType | None], None]:
-        def handle(_number: int, _frame: FrameType | None) -> None:
+    def _hearing(self, outcome: Outcome) -> Callable[[int, FrameType | None], None]:
+        def hear(_number: int, _frame: FrameType | None) -> None:
             if outcome == "interrupt":
                 self._interrupts += 1
                 if self._interrupts > 1:
@@ -81,4 +81,4 @@ class Stop:
                     os._exit(CODES["interrupt"])
             self._from_outside(outcome)
 
-        return handle
+        return hear

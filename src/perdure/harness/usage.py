@@ -33,10 +33,10 @@ class UsageReader:
         """Answer the totals of a conversation, or of the session; now or at a main boundary."""
         if as_of is not None:
             return await self._sum(conv_id, as_of)
-        head = self._storage.last_seq
+        last_seq = self._storage.last_seq
         kept = self._kept.get(conv_id)
-        if kept is None or kept[0] != head:
-            kept = (head, await self._sum(conv_id))
+        if kept is None or kept[0] != last_seq:
+            kept = (last_seq, await self._sum(conv_id))
             self._kept[conv_id] = kept
         return kept[1]
 
