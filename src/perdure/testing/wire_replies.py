@@ -105,7 +105,6 @@ class WireReply(Struct, frozen=True, kw_only=True):
         after: events sent before a cut, stop, error or hold; -1 is all but the final ones.
         hold: wait for `WireServer.release` after `after` events.
         pending: on the responses wire with `background`: polls that say "in progress" first.
-        status_word: status of a finished background response.
     """
 
     parts: tuple[WirePart, ...] = (WireText(pieces=("Hello",)),)
@@ -115,7 +114,6 @@ class WireReply(Struct, frozen=True, kw_only=True):
     after: int = -1
     hold: bool = False
     pending: int = 0
-    status_word: str = "completed"
 
     @property
     def calls(self) -> bool:
