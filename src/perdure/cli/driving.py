@@ -252,7 +252,8 @@ class _Drive:
             if record.state == "failed" and record.error:
                 problem = Problem(code=record.error.code, message=record.error.message)
         else:
-            self._terminal.say(f"nothing was left to do in {self._name!r}")
+            said = f"nothing was left to do in {self._name!r}"
+            self._terminal.say(f"{said}; `perdure run` goes on with a new prompt")
         answers = [one for one in ended if one.record.state in ("answered", "stopped")]
         texts = [self._display.left_to_print(one.input_id, one.text) or "" for one in answers]
         self._input_id = ended[-1].input_id if ended else None

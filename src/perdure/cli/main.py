@@ -144,6 +144,8 @@ def run_command(args: Sequence[str]) -> int:
 def _usage(error: click.UsageError) -> Ending:
     path = error.ctx.command_path if error.ctx is not None else PROGRAM
     hint = f"see: {path} --help"
+    if isinstance(error, click.NoSuchOption) and path == PROGRAM:
+        hint = f"options stand after the command, as in: {PROGRAM} sessions --json"
     return Ending(
         outcome="usage", error=Problem(code="usage", message=error.format_message(), hint=hint)
     )

@@ -183,7 +183,7 @@ class OfferedModels:
             raise ProviderError(
                 "no_model",
                 f"the provider {provider.name!r} needs a library that is not there "
-                f"({error}); install perdure[{provider.extra}]",
+                f"({error}); run: pip install 'perdure[{provider.extra}]'",
             ) from error
         except PerdureError:
             raise

@@ -125,7 +125,9 @@ def load_script(path: Path, *, clock: Clock | None = None) -> ScriptedModels:
         content = path.read_bytes()
     except OSError as error:
         raise Rejected(
-            "not_found", f"the script {str(path)!r} cannot be read: {error.strerror}"
+            "not_found",
+            f"the script {str(path)!r} cannot be read: {error.strerror}; scripted:FILE names a "
+            "file from the current folder, and a session keeps its model until another is named",
         ) from error
     return read_script(content, str(path), clock=clock)
 

@@ -106,6 +106,14 @@ def test_each_command_is_there_documented_and_takes_json(name: str) -> None:
         assert all(param.help for param in one.params if isinstance(param, click.Option))
 
 
+@pytest.mark.spec("CM-12")
+def test_an_option_before_the_command_is_told_its_place(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command(["--quiet", "sessions"]) == CODES["usage"]
+    assert "options stand after the command" in capfd.readouterr().err
+
+
 @pytest.mark.spec("CM-05")
 @pytest.mark.parametrize("name", list(SCHEMAS))
 def test_the_shipped_schema_is_that_of_the_structs(name: str) -> None:
