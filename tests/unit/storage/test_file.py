@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from perdure.errors import (
     StorageDamaged,
 )
 from perdure.hosts.randomness import SystemRandomness
+from perdure.hosts.threads import DaemonThreads
 from perdure.records.seqs import Seq
 from perdure.records.sessions import TaskScan
 from perdure.records.writes import RetireScope
@@ -542,6 +544,9 @@ async def test_after_a_defect_ended_its_thread_nobody_waits_for_ever(tmp_path: P
                 await writer.call(work)
         with pytest.raises(Faulted):
             await writer.stop()
+        for thread in threading.enumerate():
+            if thread.name == "perdure-write":
+                await DaemonThreads().run("join", thread.join)
 
 
 async def test_a_link_to_itself_is_said(tmp_path: Path) -> None:
@@ -550,4 +555,21 @@ async def test_a_link_to_itself_is_said(tmp_path: Path) -> None:
         sessions = container(tmp_path)
         with pytest.raises(PerdureError, match=r"store\.db"):
             await sessions.open(NAME, create=True)
+        await sessions.close()
+
+
+async def test_an_open_that_is_cancelled_leaves_the_session_free(tmp_path: Path) -> None:
+    async with opened(tmp_path):
+        pass
+    for steps in range(12):
+        sessions = container(tmp_path)
+        opening = asyncio.ensure_future(sessions.open(NAME, create=True))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait({opening})
+        if not opening.cancelled():
+            await opening.result().close()
+        storage = await sessions.open(NAME, create=True)
+        await storage.close()
         await sessions.close()

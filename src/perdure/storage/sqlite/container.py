@@ -1,5 +1,6 @@
 """A container of sessions in one SQLite file, behind the `Sessions` port."""
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -169,9 +170,16 @@ class SqliteSessions:
             opened = Opened(
                 writer=writer, rows=rows, lock=lock, epoch=info.epoch, clock=self._clock
             )
+            taken.append(lock)
             return number, info, opened
 
-        return await writer.call(work)
+        taken: list[FileLock] = []
+        try:
+            return await writer.call(work)
+        except asyncio.CancelledError:
+            # The thread has the lock, or takes it yet; nobody is left to give it back.
+            writer.afterwards(lambda: [lock.release() for lock in taken])
+            raise
 
     def _ensure(
         self, conn: sqlite3.Connection, name: str, sid: str | None, now: int

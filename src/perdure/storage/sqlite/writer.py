@@ -186,6 +186,10 @@ class Writer:
         self._jobs.put(job)
         return await job.future
 
+    def afterwards(self, work: Callable[[], object]) -> None:
+        """Run a function on the writing thread after all that was asked for; nobody waits."""
+        self._jobs.put(Call(work))
+
     async def stop(self) -> None:
         """Let the thread finish what waits and close its connection, and wait for that."""
         self._closed = True
