@@ -183,7 +183,7 @@ class OpenSession:
             storage = await named_by_id(sessions, options.session, ports.randomness)
         else:
             storage = await sessions.open(options.session, create=options.create)
-        processes = await ports.threads.run("open", partial(self._processes, storage, ports))
+        processes = await ports.threads.run("open", partial(self._processes, ports))
         harness = await self._harness(
             storage, models=models, model=model, processes=processes, ports=ports, secrets=secrets
         )
@@ -231,7 +231,7 @@ class OpenSession:
             await storage.close()
             raise
 
-    def _processes(self, storage: Storage, ports: Ports) -> ProcessHost | None:
+    def _processes(self, ports: Ports) -> ProcessHost | None:
         """Start commands beside the store: there a later process finds them (SN-13)."""
         if not HAS_LOCKS:
             return None

@@ -80,7 +80,7 @@ class AnthropicWire:
             changes["supports_image_input"] = self._config.images
         return cast("AnthropicModelProfile", changes)
 
-    def settings(self, request: ModelRequest, options: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, request: ModelRequest) -> dict[str, Any]:
         """Let the server move its cache mark along; the mark is no part of any message (PV-19)."""
         return {"anthropic_cache": True}
 

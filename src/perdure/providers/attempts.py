@@ -151,7 +151,7 @@ class Attempt:
     async def _answer(self, maker: FrameMaker, response: vendor.ModelResponse) -> ModelOutcome:
         usage = usage_of(response.usage, finished=True)
         self._check_finish(maker, response, usage)
-        message = self._message(maker, _stop(maker, response), response)
+        message = self._message(maker, _stop(response), response)
         return ModelOutcome(
             result=message,
             usage=await self._models.priced(self._request.model, usage),
@@ -248,7 +248,7 @@ def repair_words(value: object) -> str:
     return fixed if isinstance(fixed, str) else str(fixed)
 
 
-def _stop(maker: FrameMaker, response: vendor.ModelResponse) -> StopReason:
+def _stop(response: vendor.ModelResponse) -> StopReason:
     """Derive the stop reason from the parts; only the output limit outranks them (PV-07)."""
     if response.finish_reason == "length":
         return "length"

@@ -4,7 +4,7 @@ The HTTP client is ours: its timeouts are the adapter's, and it looks at the las
 because a compatible server may leave the finish reason out and say the end only as `[DONE]`.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
@@ -168,7 +168,7 @@ class OpenAiWire:
             changes["thinking_tags"] = None
         return cast("OpenAIModelProfile", changes)
 
-    def settings(self, request: ModelRequest, options: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, request: ModelRequest) -> dict[str, Any]:
         """Name the conversation's cache; ask the server to keep nothing (GN-46)."""
         settings: dict[str, Any] = {}
         if request.cache_key and not self._provider.needs_base_url:

@@ -83,7 +83,7 @@ class Wire(Protocol):
         """Make the vendor's model object for one request."""
         ...
 
-    def settings(self, request: ModelRequest, options: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, request: ModelRequest) -> dict[str, Any]:
         """Answer the settings that only this vendor knows."""
         ...
 
@@ -220,7 +220,7 @@ class PydanticAiModels:
             )
         model = self._wire.model(request.model.model_id, key)
         home = self.home(request.model, sees=self._sees(model))
-        settings: dict[str, Any] = {"max_retries": 0, **self._wire.settings(request, options)}
+        settings: dict[str, Any] = {"max_retries": 0, **self._wire.settings(request)}
         for name in ("max_tokens", "temperature", "top_p", "seed", "parallel_tool_calls"):
             if name in options:
                 settings[name] = options[name]

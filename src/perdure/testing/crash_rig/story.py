@@ -312,7 +312,7 @@ async def live(trial: Trial, points: Points, *, last: bool) -> Ending | None:
     journal, faults = await _audit(stage, storage)
     head = storage.last_seq
     await stage.close(harness)
-    faults += await _closed_faults(stage, trial, head)
+    faults += await _closed_faults(stage, head)
     return Ending(
         faults=tuple(faults),
         commits=journal.commits,
@@ -381,7 +381,7 @@ def _process_faults(journal: Journal) -> list[str]:
     return found
 
 
-async def _closed_faults(stage: Stage, trial: Trial, head: int) -> list[str]:
+async def _closed_faults(stage: Stage, head: int) -> list[str]:
     """A clean close leaves everything, and no write-ahead file (BR-09)."""
     ports = system_ports()
     sessions = SqliteSessions(
