@@ -152,8 +152,6 @@ class Loaded:
         entries: Mapping[Seq, Entry] | None = None,
     ) -> None:
         """Hold them."""
-        self.fresh: list[Seq] = []
-        """Conversations made resident for this command alone."""
         self.conversations = dict(conversations or {})
         self.tasks = dict(tasks or {})
         self.entries = dict(entries or {})

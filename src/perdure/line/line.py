@@ -287,8 +287,7 @@ class Line:
             except Exception as error:
                 raise self.stop(error) from error
         finally:
-            if loaded.fresh:
-                self.residency.settle_residency(loaded.fresh)
+            self.residency.release()
         self._deliver(Delivery(commit=commit, entries=created, tasks=tuple(draft.tasks.values())))
 
     async def _persist(self, commit: Commit, *, barrier: bool) -> None:
@@ -311,16 +310,15 @@ class Line:
     async def _load_targets(self, writes: Sequence[Write], loaded: Loaded) -> None:
         conversations, tasks, entries = targets(writes)
         held, first = self.residency, writes[0].seq
-        loaded.fresh = [
-            seq for seq in conversations if seq < first and held.conversation(seq) is None
-        ]
+        held.keep(tuple(conversations))
+        missing = [seq for seq in conversations if seq < first and held.conversation(seq) is None]
         missing_tasks = [
             seq
             for seq in tasks
             if seq < first and held.task(seq) is None and held.settled_task(seq) is None
         ]
         missing_entries = [seq for seq in entries if seq < first and held.entry(seq) is None]
-        for conv_id in loaded.fresh:
+        for conv_id in missing:
             await held.load(self._storage, conv_id)
         for conv_id in conversations if entries else ():
             state = held.conversation(conv_id)

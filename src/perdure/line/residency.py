@@ -10,7 +10,7 @@ after open, and runs without an await.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec import UNSET, Raw
@@ -47,6 +47,7 @@ class Residency:
         self._newest: dict[Seq, Seq] = {}
         self._entries: dict[Seq, Entry] = {}
         self._attached: dict[Seq, int] = {}
+        self._kept: Sequence[Seq] = ()
         self._values: OrderedDict[Address, Raw | None] = OrderedDict()
         self._settled: OrderedDict[Seq, Task] = OrderedDict()
         self._on_drop: list[Callable[[Seq], None]] = []
@@ -129,19 +130,33 @@ class Residency:
         state = (await storage.conversations([conv_id])).get(conv_id)
         if state is None:
             return None
+        newest: list[Task] = []
         for kind in self._kinds.exchange_roots():
-            newest = await storage.scan_tasks(
-                TaskScan(conv_id=conv_id, kind=kind, order="desc", limit=1)
-            )
-            for task in newest:
-                self._newest[conv_id] = task.id
-                self._tasks.setdefault(task.id, task)
-        missing = [seq for seq in state.context if seq not in self._entries]
-        for start in range(0, len(missing), SCAN_LIMIT_MAX):
-            found = await storage.entries(missing[start : start + SCAN_LIMIT_MAX])
-            self._entries.update(found)
+            scan = TaskScan(conv_id=conv_id, kind=kind, order="desc", limit=1)
+            newest.extend(await storage.scan_tasks(scan))
+        context = list(state.context)
+        found: dict[Seq, Entry] = {}
+        for start in range(0, len(context), SCAN_LIMIT_MAX):
+            found.update(await storage.entries(context[start : start + SCAN_LIMIT_MAX]))
+        held = self._conversations.get(conv_id)
+        if held is not None:
+            # Somebody was quicker, and commits may have followed: what was read here is older.
+            return held
+        for task in newest:
+            self._newest[conv_id] = task.id
+            self._tasks.setdefault(task.id, task)
+        self._entries.update(found)
         self._conversations[conv_id] = state
         return state
+
+    def keep(self, conv_ids: Sequence[Seq]) -> None:
+        """Keep what a commit targets until `release`: a handle may be dropped at any moment."""
+        self._kept = conv_ids
+
+    def release(self) -> None:
+        """Let go of what the last commit targeted."""
+        kept, self._kept = self._kept, ()
+        self.settle_residency(kept)
 
     def attach(self, conv_id: Seq) -> None:
         """Count one more handle or watch that keeps a conversation resident."""
@@ -217,6 +232,8 @@ class Residency:
     def _drop_if_idle(self, conv_id: Seq) -> None:
         state = self._conversations.get(conv_id)
         if state is None or self._live.get(conv_id) or conv_id in self._attached:
+            return
+        if conv_id in self._kept:
             return
         owner = self._tasks.get(state.owner) if state.owner is not UNSET else None
         if owner is not None and self.is_live(owner):

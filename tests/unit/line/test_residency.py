@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,7 +10,7 @@ from perdure.errors import Rejected
 from perdure.line.command import Command
 from perdure.line.line import Delivery
 from perdure.line.residency import VALUE_CACHED_BYTES_MAX, VALUES_CACHED_MAX
-from perdure.ports import ToolContext
+from perdure.ports import Storage, ToolContext
 from perdure.providers.script import call, fail, say
 from perdure.records.addresses import OUTPUT, ConversationValue, SessionValue, task_scope
 from perdure.records.conversations import ConversationState, ParentLink
@@ -397,3 +397,51 @@ def _wrong(tx: Command, conv_id: Seq) -> None:
 
 def _end(_: object) -> None:
     """Turn a call with an answer into a step of a command."""
+
+
+@pytest.mark.spec("RS-01")
+async def test_a_handle_that_goes_while_its_commit_is_stored_takes_nothing_along(
+    engine: Engine,
+) -> None:
+    root = await engine.root([say("one"), say("two")])
+    await root.prompt("first")
+    held = engine.storage.hold(lambda commit: commit.time_ms > 0)
+    accepting = engine.begin(root.accept("second"))
+    await held.reached.wait()
+    await root.__aexit__()
+    held.open()
+    await accepting
+    again = await engine.harness.root()
+    await again.drive()
+    assert [len(request.messages) for request in engine.models.requests] == [1, 3]
+
+
+async def test_a_slow_load_never_brings_back_an_older_state(engine: Engine) -> None:
+    root = await engine.root([say("one"), say("two")])
+    await root.prompt("first")
+    await root.__aexit__()
+    held, storage = engine.line.residency, SlowEntries(engine.storage)
+    assert held.conversation(root.id) is None
+    loading = engine.begin(held.load(cast("Storage", storage), root.id))
+    await storage.gate.reached.wait()
+    again = await engine.harness.root()
+    await again.prompt("second")
+    newest = held.conversation(root.id)
+    storage.gate.open()
+    assert await loading is newest
+    assert held.conversation(root.id) is newest
+
+
+class SlowEntries:
+    """A storage whose entries come when a gate opens; all else as it is."""
+
+    def __init__(self, inner: object) -> None:
+        self.gate = Gate()
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def entries(self, seqs: list[Seq]) -> Any:
+        await self.gate()
+        return await cast("Any", self._inner).entries(seqs)
