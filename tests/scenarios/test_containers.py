@@ -16,6 +16,7 @@ from blockbuster import BlockBuster
 
 import perdure
 from perdure import opening
+from perdure.cli.endings import UsageProblem
 from perdure.cli.places import made_ready
 from perdure.errors import Rejected, StorageBusy
 from perdure.opening import SCHEMES, open_store, remove_launches, system_ports
@@ -98,6 +99,18 @@ def test_only_the_data_folder_is_made_and_it_is_its_owners_alone(
     assert list(tmp_path.iterdir()) == []
     made_ready(f"sqlite:{tmp_path / 'deep' / 'data' / 'sessions.db'}")
     assert stat.S_IMODE((tmp_path / "deep" / "data").stat().st_mode) == 0o700
+
+
+def test_a_data_folder_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "data"
+    monkeypatch.setenv("PERDURE_HOME", str(folder))
+    with pytest.raises(UsageProblem) as caught:
+        made_ready(f"sqlite:{folder / 'sessions.db'}")
+    assert str(folder) in caught.value.message
+    assert "PERDURE_HOME" in (caught.value.hint or "")
 
 
 # ------------------------------------------------------------------------------ deletion

@@ -43,10 +43,21 @@ def made_ready(url: str) -> str:
 
 
 def made_private(folder: Path) -> Path:
-    """Make a folder that is its owner's alone, when it is not there."""
-    if not folder.is_dir():
+    """Make a folder that is its owner's alone, when it is not there.
+
+    Raises:
+        UsageProblem: when it cannot be made.
+    """
+    if folder.is_dir():
+        return folder
+    try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=PRIVATE, exist_ok=True)
+    except OSError as error:
+        raise UsageProblem(
+            f"the data folder {str(folder)!r} cannot be made: {error.strerror}",
+            f"name one that can in {HOME_VARIABLE}",
+        ) from None
     return folder
 
 
