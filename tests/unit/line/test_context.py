@@ -201,11 +201,12 @@ async def test_a_reset_waits_for_open_requests_and_calls(engine: Engine) -> None
             await root.reset_context(**options)
         assert caught.value.code == code
     assert engine.storage.last_seq == head
-    await root.reset_context(expect_prefix_version=version, force=True)
+    question = list((await root.state()).context)[:1]
+    await root.reset_context(question, expect_prefix_version=version, force=True)
     engine.clock.advance(60_000)
     await driving
     assert (await root.result(accepted.input_id)).text == "done"
-    assert len(engine.models.requests[-1].messages) == 0
+    assert len(engine.models.requests[-1].messages) == 1
     kinds = [entry.kind for entry in await root.entries()]
     assert kinds == ["user", "assistant", "tool_result", "assistant"]
 
