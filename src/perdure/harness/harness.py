@@ -23,6 +23,7 @@ from perdure.kinds.content import CORE_CONTENT, ContentKind
 from perdure.kinds.generation import Generation
 from perdure.kinds.post_tools import PostTools
 from perdure.kinds.projection import Projections
+from perdure.kinds.refusals import load_refused
 from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import Services, SettingsBook
 from perdure.kinds.tool import ToolCall
@@ -34,7 +35,6 @@ from perdure.ports import Storage
 from perdure.records.addresses import (
     ACTIVE_TOOLS,
     MODEL,
-    REFUSED,
     THINKING,
     Address,
     SessionList,
@@ -57,8 +57,6 @@ from perdure.records.usage import UsageTotals
 from perdure.records.writes import Commit, InsertConversation
 
 T = TypeVar("T")
-
-REFUSED_PAGE: Final = 1_000
 
 CLOSE_GRACE_S: Final = 30.0
 """How long close waits for running handlers (D08)."""
@@ -92,7 +90,7 @@ class Harness:
         await line.hydrate()
         await _check_live(line, storage, kinds)
         _check_content(line, services, options)
-        await _load_refused(storage, services)
+        await load_refused(storage, services.projections)
         root_id = await _root(line, storage, services)
         scheduler = Scheduler(
             line,
@@ -370,22 +368,6 @@ def _check_content(line: Line, services: Services, options: HarnessOptions) -> N
         f"entries of unknown content kinds stand on live context lists: {named}; register the "
         f"kind, or open with unknown_content='skip'",
     )
-
-
-async def _load_refused(storage: Storage, services: Services) -> None:
-    """Learn which parts providers refused, so that no request sends them again (K15)."""
-    prefix = Address(kind="value", namespace=REFUSED)
-    after: str | None = None
-    while True:
-        page = await storage.scan_values(prefix, after=after, limit=REFUSED_PAGE)
-        for stored in page:
-            entry, _, part = stored.key.partition(".")
-            services.projections.refuse(
-                Seq(int(entry)), int(part), decode(stored.value_json, dict[str, str])
-            )
-        if len(page) < REFUSED_PAGE:
-            return
-        after = page[-1].key
 
 
 async def _root(line: Line, storage: Storage, services: Services) -> Seq:

@@ -5,16 +5,16 @@ that have no result yet are counted: their results will stand in the request bef
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec import Struct
 
 from perdure.harness.overview import entries_of, root_of
 from perdure.kinds.content import CORE_CONTENT
 from perdure.kinds.projection import Projected, Projections
+from perdure.kinds.refusals import load_refused
 from perdure.kinds.request import fixed_tokens
 from perdure.ports import Storage, Tool
-from perdure.records.addresses import ACTIVE_TOOLS, MODEL, Address
+from perdure.records.addresses import ACTIVE_TOOLS, MODEL
 from perdure.records.codec import decode
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import ModelId
@@ -27,9 +27,6 @@ from perdure.records.messages import (
 from perdure.records.models import ToolSpec
 from perdure.records.seqs import Seq
 from perdure.records.settings import ALL_TOOLS
-
-REFUSED: Final = Address(kind="value", namespace="perdure.refused")
-PAGE: Final = 1_000
 
 
 class SourceTokens(Struct, frozen=True, kw_only=True):
@@ -100,16 +97,7 @@ async def conversation_of(
 
 async def _projected(storage: Storage, state: ConversationState, provider: str) -> Projected:
     projections = Projections(CORE_CONTENT)
-    after: str | None = None
-    while True:
-        page = await storage.scan_values(REFUSED, after=after, limit=PAGE)
-        for value in page:
-            entry_id, _, part = value.key.partition(".")
-            reasons = decode(value.value_json, dict[str, str])
-            projections.refuse(Seq(int(entry_id)), int(part), reasons)
-        if len(page) < PAGE:
-            break
-        after = page[-1].key
+    await load_refused(storage, projections)
     found = {entry.id: entry for entry in await entries_of(storage, list(state.context))}
     return projections.project(state, found.get, provider=provider)
 

@@ -14,7 +14,9 @@ from perdure.errors import ProviderError
 from perdure.kinds.projection import Projections
 from perdure.kinds.request import Asked
 from perdure.line.command import Command
-from perdure.records.addresses import refused_part
+from perdure.ports import Storage
+from perdure.records.addresses import REFUSED, Address, refused_part
+from perdure.records.codec import decode
 from perdure.records.messages import ImagePart, Message, ToolResultMessage, UserMessage
 from perdure.records.seqs import Seq
 
@@ -22,6 +24,9 @@ REFUSED_STATUSES: Final = frozenset({400, 413, 415, 422})
 """HTTP statuses with which providers refuse content."""
 
 REASON_CHARACTERS_MAX: Final = 300
+
+MARKS_PAGE: Final = 1_000
+"""Marks read at a time."""
 
 
 class RefusedPart(Struct, frozen=True, kw_only=True):
@@ -62,6 +67,21 @@ def _newest_image(messages: Sequence[Message]) -> tuple[int, int] | None:
                 if isinstance(message.content[part], ImagePart):
                     return at, part
     return None
+
+
+async def load_refused(storage: Storage, projections: Projections) -> None:
+    """Learn which parts providers refused, so that no request sends them again (K15)."""
+    prefix = Address(kind="value", namespace=REFUSED)
+    after: str | None = None
+    while True:
+        page = await storage.scan_values(prefix, after=after, limit=MARKS_PAGE)
+        for stored in page:
+            entry, _, part = stored.key.partition(".")
+            reasons = decode(stored.value_json, dict[str, str])
+            projections.refuse(Seq(int(entry)), int(part), reasons)
+        if len(page) < MARKS_PAGE:
+            return
+        after = page[-1].key
 
 
 async def mark_refused(tx: Command, projections: Projections, refused: RefusedPart) -> None:
