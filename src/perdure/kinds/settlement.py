@@ -213,7 +213,7 @@ async def settle_failure(
     services: Services,
     error: ProviderError,
     *,
-    settings: GenerationSettings | None,
+    settings: GenerationSettings,
     asked: Asked | None = None,
     verdict: MessageError | None = None,
 ) -> None:
@@ -245,10 +245,9 @@ async def settle_failure(
             usage=usage,
             repaired=repaired,
         )
-        model = settings.model if settings is not None else None
-        record_usage(tx, task, attempt=state.attempt, usage=usage, model=model)
-        if error.window is not None and model is not None:
-            await _remember_window(tx, error.window, observed_window(model).address())
+        record_usage(tx, task, attempt=state.attempt, usage=usage, model=settings.model)
+        if error.window is not None:
+            await _remember_window(tx, error.window, observed_window(settings.model).address())
         tx.settle(
             task,
             "failed",
