@@ -573,3 +573,23 @@ async def test_an_open_that_is_cancelled_leaves_the_session_free(tmp_path: Path)
         storage = await sessions.open(NAME, create=True)
         await storage.close()
         await sessions.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_barrier_in_a_file_that_lost_its_name_is_never_acknowledged(
+    tmp_path: Path, *, replaced: bool
+) -> None:
+    sessions = container(tmp_path)
+    storage = await sessions.open(NAME, create=True)
+    batch = main(storage)
+    batch.conversation()
+    await batch.commit(barrier=True)
+    file = tmp_path / "store.db"
+    file.rename(tmp_path / "elsewhere.db")
+    if replaced:
+        file.write_bytes(b"")
+    batch = main(storage)
+    batch.conversation()
+    with pytest.raises(Faulted, match="removed, moved or replaced"):
+        await batch.commit(barrier=True)
+    await sessions.close()

@@ -83,6 +83,15 @@ def real(path: Path) -> Path:
         return path.absolute()
 
 
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Answer device and number of the file that has this name now, None when there is none."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return None
+    return facts.st_dev, facts.st_ino
+
+
 def blobs_beside(path: Path, *, sync: bool) -> Blobs:
     """Answer the blob folder of a container file."""
     return Blobs(path.with_name(path.name + ".blobs"), sync=sync)

@@ -30,6 +30,7 @@ from perdure.storage.sqlite.connect import (
     code_of,
     create_private,
     creating,
+    identity_of,
     open_writer,
     prepare_container,
     real,
@@ -114,6 +115,7 @@ class Writer:
         self._conn: sqlite3.Connection | None = None
         self._full = False
         self._broken: Exception | None = None
+        self._identity: tuple[int, int] | None = None
         self._wait_ms = busy_ms
         self._wal_bytes = 0
         self._commits = 0
@@ -280,7 +282,10 @@ class Writer:
         if not jobs:
             return
         try:
-            self._persist(self._connection(), jobs)
+            conn = self._connection()
+            if any(job.barrier for job in jobs):
+                self._check_place()
+            self._persist(conn, jobs)
         except Rejected as error:
             if len(jobs) == 1:
                 jobs[0].error = error
@@ -289,6 +294,15 @@ class Writer:
                 return
         except (sqlite3.Error, sqlite3.Warning, OSError) as error:
             self._fail(jobs, error)
+
+    def _check_place(self) -> None:
+        """Refuse to acknowledge what nobody will find again: a file without its name is no store.
+
+        Raises:
+            OSError: the file was removed, moved or replaced while it was open.
+        """
+        if self._identity != identity_of(self.path):
+            raise OSError("the file was removed, moved or replaced while it was open")
 
     def _shorten(self, job: CommitJob) -> bool:
         """Put what is too large into blobs, before the transaction that names them (BR-14)."""
@@ -373,6 +387,7 @@ class Writer:
             except (sqlite3.Error, sqlite3.Warning, OSError) as error:
                 raise translated(error, "opening", self.path) from error
             self._conn, self._full, self._wait_ms = conn, False, self._busy_ms
+            self._identity = identity_of(self.path)
         self._set_wait(self._conn, self._busy_ms)
         return self._conn
 
