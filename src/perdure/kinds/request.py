@@ -11,6 +11,7 @@ from perdure.kinds.projection import Source
 from perdure.kinds.services import Services
 from perdure.records.codec import encode
 from perdure.records.conversations import ConversationState
+from perdure.records.messages import TOKEN_CHARACTERS
 from perdure.records.models import ModelRequest, ToolSpec
 from perdure.records.seqs import Seq
 from perdure.records.settings import GenerationSettings
@@ -96,4 +97,4 @@ def fixed_tokens(system: str | None, tools: Sequence[ToolSpec]) -> int:
     characters = len(system or "") + sum(
         len(tool.name) + len(tool.description) + len(encode(tool.parameters)) for tool in tools
     )
-    return -(-characters // 4)
+    return -(-characters // TOKEN_CHARACTERS)
