@@ -6,8 +6,9 @@ it creates the root conversation with its initial values in one command (OP-02).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -57,6 +58,9 @@ from perdure.records.usage import UsageTotals
 from perdure.records.writes import Commit, InsertConversation
 
 T = TypeVar("T")
+
+Report: TypeAlias = Callable[[BaseException, int | None], None]
+"""Who hears of errors that belong to no caller, with the task they came from."""
 
 CLOSE_GRACE_S: Final = 30.0
 """How long close waits for running handlers (D08)."""
@@ -297,7 +301,7 @@ def _assemble(
         contents=contents,
         projections=Projections(contents),
         book=SettingsBook(),
-        report=options.on_error or _unheard,
+        report=_told(options.on_error),
     )
     kinds: list[TaskKind] = [
         Generation(services),
@@ -309,8 +313,15 @@ def _assemble(
     return services, {kind.facts.name: kind for kind in kinds}, table
 
 
-def _unheard(error: BaseException, task_id: int | None) -> None:
-    """Drop a report that the host did not ask for."""
+def _told(on_error: Report | None) -> Report:
+    """Answer who hears reports; what a hearer raises is dropped, for nobody is left to hear it."""
+
+    def report(error: BaseException, task_id: int | None) -> None:
+        if on_error is not None:
+            with suppress(Exception):
+                on_error(error, task_id)
+
+    return report
 
 
 async def _check_live(line: Line, storage: Storage, kinds: dict[str, TaskKind]) -> None:

@@ -315,6 +315,16 @@ async def test_a_listener_that_raises_is_reported_and_harms_nobody(engine: Engin
     assert {type(error) for error in engine.errors} == {LookupError}
 
 
+async def test_a_hearer_of_errors_that_raises_harms_nobody(engine: Engine) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("nobody hears this")
+
+    root = await engine.root([say("done")], on_error=broken)
+    engine.harness.on_commit(broken)
+    assert (await root.prompt("hi")).text == "done"
+    assert (await root.prompt("again", request_id="k")).state == "failed", "the script is over"
+
+
 @pytest.mark.spec("ER-08")
 async def test_a_prompt_answers_its_own_input_in_every_state(engine: Engine) -> None:
     root = await engine.root(
