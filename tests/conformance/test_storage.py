@@ -125,7 +125,7 @@ LAW = [
     pytest.param(values.a_deep_chain_of_forks_is_read, marks=pytest.mark.spec("VL-16", "SQ-09")),
     pytest.param(
         sessions.an_absent_session_is_created_only_when_asked,
-        marks=pytest.mark.spec("ST-27"),
+        marks=pytest.mark.spec("ST-27", "SN-05"),
     ),
     pytest.param(sessions.names_are_compared_by_bytes, marks=pytest.mark.spec("SN-03")),
     pytest.param(sessions.bad_names_are_refused, marks=pytest.mark.spec("SN-03")),
