@@ -10,6 +10,8 @@ import pytest
 
 from perdure.errors import Faulted, Rejected
 from perdure.ports import Storage
+from perdure.records.addresses import Address
+from perdure.records.codec import decode_json
 from perdure.testing.power_rig import FULL, PowerRig
 from perdure.testing.storage_lab import Batch, journal
 from tests.unit.storage.stores import NAME, container, count_up, main, opened
@@ -93,6 +95,14 @@ async def test_a_barrier_makes_all_before_it_durable(rig: PowerRig, tmp_path: Pa
                 assert storage.last_seq <= 2 * (number + 1)
                 value = await storage.commits(after=found[-2].last_seq, limit=1)
                 assert list(value) == found[-1:]
+                # Before the newest barrier stands a working commit for each number below it.
+                stored = await storage.value(
+                    Address(kind="value", namespace="w", working_scope="a")
+                )
+                assert stored is not None
+                assert decode_json(stored.value_json) >= number - 1 - (number + 1) % 4
+                # Main and working commits take turns: none of them is missing in between.
+                assert storage.last_seq in (2 * len(found) - 1, 2 * len(found))
 
 
 @pytest.mark.spec("BR-07")
