@@ -16,10 +16,12 @@ from perdure.errors import Rejected, ToolFailed
 from perdure.ports import ToolContext
 from perdure.providers.script import call, fail, say
 from perdure.records.codec import encode
+from perdure.records.messages import Usage
 from perdure.records.settings import RetryPolicy
 from perdure.testing.crash_rig.audit import Journal
 from tests.engine import Engine, Gate, Probe, task_moves
 from tests.scenarios.bank import LAST, USAGE, Case, results_in
+from tests.unit.kinds.turns import failing
 
 
 @pytest.fixture
@@ -255,6 +257,42 @@ async def test_a_used_request_id_with_another_message_changes_nothing(case: Case
             assert conflict.value.code == "request_conflict"
         assert case.engine.storage.last_seq == head
         await root.drive()
+    await case.goes_on()
+
+
+# BB-41: what a cancelled, failed or repeated request had cost.
+
+
+@pytest.mark.spec("BB-41")
+async def test_what_every_request_reported_is_counted_once_and_for_ever(case: Case) -> None:
+    gate = Gate()
+    early = Usage(input=100)
+    script = [
+        say(call("a"), usage=USAGE),
+        say(call("a"), usage=USAGE),
+        failing("server", "half", usage=USAGE, retry_after_ms=5),
+        say("three requests and a retry", usage=USAGE),
+        failing("auth", "half", usage=USAGE),
+        say("cut", "off", usage_early=early, usage=USAGE, gates={3: gate}),
+        say("nobody says what this cost"),
+    ]
+    root = await case.open(script, [Probe("a")])
+    assert (await case.patient(root.prompt("one"))).state == "answered"
+    assert (await root.prompt("two")).state == "failed"
+    await root.accept("three")
+    driving = case.engine.begin(root.drive())
+    await gate.reached.wait()
+    await root.abort()
+    await driving
+    await root.prompt("four")
+    totals = await case.engine.harness.usage_totals()
+    assert (totals.reports, totals.unknown_attempts) == (6, 1)
+    assert (totals.input.tokens, totals.input.unknown_reports) == (5 * 10 + 100, 0)
+    assert (totals.output.tokens, totals.output.unknown_reports) == (5 * 2, 1)
+    assert await case.engine.harness.usage_totals() == totals, "a second look adds nothing"
+    await case.engine.kill()
+    await case.open([])
+    assert await case.engine.harness.usage_totals() == totals
     await case.goes_on()
 
 

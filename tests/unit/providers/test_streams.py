@@ -315,6 +315,16 @@ async def test_stored_input_leaves_the_cache_out(wire: WireName) -> None:
 
 
 @pytest.mark.spec("PV-14")
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+async def test_stored_input_leaves_what_was_written_to_the_cache_out(wire: WireName) -> None:
+    reported = WireUsage(input=200, cache_read=800, cache_write=300, output=50)
+    _, outcome = await replied(wire, WireReply(usage=reported))
+    usage = outcome.usage
+    assert usage is not None
+    assert (usage.input, usage.cache_read, usage.cache_write) == (200, 800, 300)
+
+
+@pytest.mark.spec("PV-14")
 @pytest.mark.parametrize("wire", ["openai", "openai-chat", "openai-compatible"])
 async def test_a_difference_below_zero_is_unknown(wire: WireName) -> None:
     reported = WireUsage(input=-300, cache_read=800, output=50)
