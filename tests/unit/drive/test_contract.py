@@ -57,6 +57,8 @@ async def test_state_is_checked_at_creation_and_at_every_patch(engine: Engine) -
     assert task is not None
     with pytest.raises(Rejected):
         await root.command(lambda tx: tx.patch(task, name=7))
+    with pytest.raises(Rejected):
+        await root.command(lambda tx: tx.settle(task, "done", name=7))
     assert stated(await _task(engine, chore)).name == "x"
     assert engine.line.last_seq > head
 

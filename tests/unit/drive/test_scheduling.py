@@ -7,11 +7,13 @@ import pytest
 from perdure.drive.context import TaskContext
 from perdure.drive.limits import Limits
 from perdure.drive.outcomes import DriveOutcome
+from perdure.drive.signals import InvocationSignal
 from perdure.errors import Closed, Rejected
 from perdure.line.command import Command
 from perdure.providers.script import call, say
 from perdure.records.entries import EntryMeta
 from perdure.records.messages import UserPayload, text_message
+from perdure.records.seqs import Seq
 from perdure.records.tasks import Task
 from perdure.records.writes import Commit, InsertTask
 from tests.engine import Engine, Gate, Probe, task_moves
@@ -203,6 +205,59 @@ async def test_each_invocation_has_a_fresh_signal(engine: Engine) -> None:
     assert signals[0] is not signals[1]
 
 
+@pytest.mark.spec("SC-14")
+async def test_an_abort_has_a_fresh_signal_after_the_invocation_it_joined(engine: Engine) -> None:
+    gate = Gate()
+    signals: list[InvocationSignal] = []
+
+    async def body(task: Task, ctx: TaskContext) -> None:
+        signals.append(ctx.signal)
+        await ctx.outside(gate())
+
+    async def abort(task: Task, ctx: TaskContext) -> None:
+        signals.append(ctx.signal)
+        ctx.check_signal()
+        await ctx.outside(settled_loop())
+        await ctx.settle("aborted")
+
+    await engine.open(kinds=[Chores(x=body, x_abort=abort)])
+    (chore,) = await plan(engine, "x")
+    driving = engine.begin(engine.harness.drive())
+    await gate.reached.wait()
+    await mark(engine, chore)
+    await driving
+    assert [signal.is_set for signal in signals] == [True, False]
+    assert await statuses(engine, chore) == ["aborted"]
+
+
+@pytest.mark.spec("SC-14")
+async def test_an_old_invocation_that_ends_late_frees_no_newer_claim(engine: Engine) -> None:
+    gates = (Gate(), Gate())
+    calls: list[Task] = []
+
+    async def body(task: Task, ctx: TaskContext) -> None:
+        calls.append(task)
+        await gates[len(calls) - 1]()
+        await (ctx.patch(note="again") if len(calls) == 1 else ctx.settle("done"))
+
+    await engine.open(kinds=[Chores(x=body)])
+    (chore,) = await plan(engine, "x")
+    driving = engine.begin(engine.harness.drive())
+    await gates[0].reached.wait()
+    scheduler = engine.harness._core.scheduler
+    old = scheduler.running()[chore]
+    gates[0].open()
+    await gates[1].reached.wait()
+    new = scheduler.running()[chore]
+    assert new is not old
+    old._end()
+    assert scheduler.running() == {chore: new}
+    await settled_loop()
+    gates[1].open()
+    await driving
+    assert len(calls) == 2
+
+
 @pytest.mark.spec("SC-15", "ER-04", "OP-14")
 async def test_a_cancelled_driver_ends_its_own_wait_only(engine: Engine) -> None:
     gate = Gate()
@@ -220,7 +275,7 @@ async def test_a_cancelled_driver_ends_its_own_wait_only(engine: Engine) -> None
 
 
 @pytest.mark.spec("SC-16", "SC-17", "IV-06")
-async def test_a_sweep_reads_no_storage(engine: Engine) -> None:
+async def test_a_sweep_reads_no_storage(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
     chores = Chores(first=gated(gate))
     await engine.open(kinds=[chores])
@@ -230,12 +285,16 @@ async def test_a_sweep_reads_no_storage(engine: Engine) -> None:
     driving = engine.begin(engine.harness.drive())
     await gate.reached.wait()
     engine.storage.reads.clear()
+    entries: list[Seq] = []
+    monkeypatch.setattr(type(engine.line.residency), "entry", lambda _, seq: entries.append(seq))
     for _ in range(10):
         holds = chores.holds
         scheduler._wake.set()
         await settled_loop()
         assert chores.holds > holds, "it looked again"
+    monkeypatch.undo()
     assert [name for name in engine.storage.reads if name != "info"] == []
+    assert entries == [], "it looked at no payload"
     gate.open()
     await driving
 

@@ -24,7 +24,7 @@ from perdure.records.messages import (
     text_message,
 )
 from perdure.records.seqs import Seq
-from perdure.records.writes import AppendContext
+from perdure.records.writes import AppendContext, PatchTask
 from tests.engine import Engine, Gate, Probe
 from tests.unit.line.test_validation import (
     META,
@@ -285,6 +285,30 @@ async def test_what_did_not_finish_is_not_sent_again(engine: Engine) -> None:
     assert result.is_error
     stops = [entry.meta.stop for entry in await root.entries() if entry.kind == "assistant"]
     assert stops == ["error", "toolUse", "stop"]
+
+
+@pytest.mark.spec("IV-06")
+async def test_a_projection_writes_nothing(engine: Engine) -> None:
+    gate = Gate()
+    root = await engine.root(
+        [
+            fail("auth", "half", call("look")),
+            say(" ", call("look"), call("look")),
+            say("x", gates={0: gate}),
+        ],
+        tools=[Probe("look")],
+    )
+    await root.prompt("one")
+    await root.accept("two")
+    driving = engine.begin(root.drive())
+    await gate.reached.wait()
+    (task,) = [one for one in await root.tasks() if one.status == "streaming"]
+    intent = (await engine.commits())[-1]
+    assert [getattr(write, "status", None) for write in intent.writes] == ["streaming"]
+    assert intent.last_seq == engine.line.last_seq, "nothing between the intent and the request"
+    assert [write.task_id for write in intent.writes if isinstance(write, PatchTask)] == [task.id]
+    gate.open()
+    await driving
 
 
 @pytest.mark.spec("CX-19", "RS-06")
