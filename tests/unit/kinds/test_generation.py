@@ -89,6 +89,44 @@ async def test_any_other_move_is_refused(engine: Engine) -> None:
             await engine.line.submit(build)
 
 
+PATHS = (
+    (),
+    ("streaming",),
+    ("streaming", "retry_wait"),
+    ("streaming", "deferred"),
+    ("streaming", "deferred", "polling"),
+)
+"""A way to every status that is not terminal."""
+
+
+@pytest.mark.spec("GN-03")
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path[-1] if path else "pending")
+async def test_every_status_refuses_the_moves_it_has_not(
+    memory_engine: Engine, path: tuple[str, ...]
+) -> None:
+    engine = memory_engine
+    root = await engine.root()
+    await root.accept("hi")
+    (task,) = await generations(root)
+
+    async def move(tx: Command, status: str) -> None:
+        live = await tx.task(task.id)
+        if Generation.facts.roles[status] is TERMINAL:
+            tx.settle(live, status)
+        else:
+            tx.patch(live, status=status)
+
+    for status in path:
+        await engine.line.submit(lambda tx, status=status: move(tx, status))
+    now = path[-1] if path else "pending"
+    legal = {now, *Generation.facts.transitions[now]}
+    for status in set(Generation.facts.roles) - legal:
+        with pytest.raises(Rejected):
+            await engine.line.submit(lambda tx, status=status: move(tx, status))
+    (task,) = await generations(root)
+    assert task.status == now
+
+
 @pytest.mark.spec("GN-01", "GN-15")
 async def test_settings_are_captured_when_the_generation_is_created(engine: Engine) -> None:
     gate = Gate()

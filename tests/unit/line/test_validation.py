@@ -251,6 +251,15 @@ async def test_dependencies_exist_and_never_form_a_circle(engine: Engine) -> Non
     async def wait_for(tx: Command, task_id: Seq, *targets: Seq) -> None:
         tx.patch(await tx.task(task_id), after=targets)
 
+    def made_after(tx: Command, conv_id: Seq, *targets: Seq) -> Seq:
+        state = ToolState(v=1, call_index=0, call_id="x", name="x")
+        return tx.insert_task(conv_id, "tool", state, status="planned", after=targets)
+
+    apart = await second(engine)
+    made: list[Seq] = []
+    await engine.line.submit(lambda tx: made.append(made_after(tx, apart.id)))
+    (elsewhere,) = made
+
     async def circle_in_one_command(tx: Command) -> None:
         await wait_for(tx, first, second_)
         await wait_for(tx, second_, third)
@@ -263,6 +272,9 @@ async def test_dependencies_exist_and_never_form_a_circle(engine: Engine) -> Non
             ("invariant", lambda tx: wait_for(tx, first, first)),
             ("invariant", lambda tx: wait_for(tx, first, done.join)),
             ("invariant", circle_in_one_command),
+            ("unknown_target", lambda tx: _end(made_after(tx, root.id, NOWHERE))),
+            ("invariant", lambda tx: _end(made_after(tx, apart.id, first))),
+            ("invariant", lambda tx: wait_for(tx, first, elsewhere)),
         ],
     )
     await engine.line.submit(lambda tx: wait_for(tx, second_, first))
