@@ -118,11 +118,15 @@ def test_a_prompt_comes_from_arguments_and_standard_input(desk: Desk) -> None:
     model = desk.script(
         {"when": "<stdin>\nnumbers\n</stdin>", "text": "both", "uses": 0},
         {"when": "only this", "text": "one", "uses": 0},
+        {"when": "bad \ufffd end", "text": "replaced", "uses": 0},
     )
     words = ("run", "--no-session", "-m", model)
     assert desk.run(*words, "add", "these", typed="numbers").out == "both\n"
     assert desk.run(*words, "-", typed="only this").out == "one\n"
     assert desk.run(*words, typed=b"only this \xff\x00").out == "one\n"
+    assert desk.run(*words, typed=b"bad \xff end").out == "replaced\n"
+    most = desk.run(*words, "-", typed=b"only this ".ljust(4 * 1024 * 1024, b"x"))
+    assert (most.code, most.out) == (0, "one\n")
     nothing = desk.run(*words)
     assert nothing.code == 2
     assert "no prompt" in nothing.err

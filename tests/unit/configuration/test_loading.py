@@ -213,7 +213,18 @@ def test_the_library_reads_nothing_by_itself(
     write(tmp_path, "this is no TOML")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERDURE_MODEL", "nowhere:x")
-    perdure.open("memory:", session="a", model="scripted:x")
+    monkeypatch.setenv("PERDURE_CONFIG", str(tmp_path / "nowhere.toml"))
+    monkeypatch.setenv("PERDURE_STORE", f"sqlite:{tmp_path / 'elsewhere.db'}")
+    models = ScriptedModels([say("Hello.")])
+
+    async def ask() -> str:
+        opened = perdure.open("memory:", session="a", model="scripted:x", models=models)
+        async with opened as harness:
+            return (await (await harness.root()).prompt("hi")).text
+
+    assert perdure.run(ask()) == "Hello."
+    assert str(models.requests[0].model) == "scripted:x"
+    assert not (tmp_path / "elsewhere.db").exists()
     with pytest.raises(Rejected, match="no model"):
         perdure.open("memory:", session="a")
 
