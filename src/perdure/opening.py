@@ -350,10 +350,12 @@ def open_store(url: str, ports: Ports, *, durability: Durability = "power") -> S
                 f"the store {url!r} needs file locks, which perdure uses on Linux and macOS only; "
                 f"memory: works here",
             )
-        folder = Path(place).expanduser().absolute().parent
-        if not folder.is_dir():
+        file = Path(place).expanduser().absolute()
+        if file.is_dir():
+            raise Rejected("invariant", f"the store {url!r} is a folder; name a file in it")
+        if not file.parent.is_dir():
             raise Rejected(
-                "invariant", f"the folder {str(folder)!r} of the store {url!r} is missing"
+                "invariant", f"the folder {str(file.parent)!r} of the store {url!r} is missing"
             )
         sqlite = load("perdure.storage.sqlite")
         return cast(

@@ -72,6 +72,12 @@ def test_another_store_is_refused_and_the_ones_there_are_are_named(url: str) -> 
         assert scheme in caught.value.message
 
 
+@pytest.mark.parametrize("url", ["sqlite:.", "sqlite:/", "sqlite:~", "sqlite:../"])
+def test_a_folder_is_no_store(url: str) -> None:
+    with pytest.raises(Rejected, match="is a folder; name a file in it"):
+        open_store(url, system_ports())
+
+
 @pytest.mark.spec("SN-01")
 async def test_a_file_holds_many_sessions_and_a_missing_folder_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "no" / "such"

@@ -270,7 +270,9 @@ class Reader:
             try:
                 return work(conn)
             finally:
-                conn.execute("ROLLBACK")
+                # An error may have ended it already; then that error is the one to say.
+                if conn.in_transaction:
+                    conn.execute("ROLLBACK")
         except (sqlite3.Error, sqlite3.Warning, OSError) as error:
             raise translated(error, "reading", self._path) from error
         except UNREADABLE as error:
