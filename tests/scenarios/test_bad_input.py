@@ -181,3 +181,11 @@ def test_a_small_file_system_that_is_full_loses_nothing(desk: Desk) -> None:
     assert "disk" in first["error"]["message"] or "full" in first["error"]["message"]
     assert last["exit_code"] == 0
     assert last["answer"] == words
+
+
+def test_an_answer_for_a_missing_folder_is_refused_before_anything_is_stored(desk: Desk) -> None:
+    model = desk.script(FINE)
+    ended = desk.run("run", "-m", model, "-s", "a", "-o", "nowhere/answer.txt", "hi")
+    assert ended.code == 2
+    assert "the folder of --output 'nowhere/answer.txt' is not there" in ended.err
+    assert desk.run("inspect", "-s", "a").code == 3
