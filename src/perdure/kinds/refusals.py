@@ -84,10 +84,13 @@ async def load_refused(storage: Storage, projections: Projections) -> None:
         after = page[-1].key
 
 
-async def mark_refused(tx: Command, projections: Projections, refused: RefusedPart) -> None:
-    """Write the mark, beside marks that other providers left on the same part."""
+async def mark_refused(tx: Command, refused: RefusedPart) -> dict[str, str]:
+    """Write the mark, beside marks that other providers left on the same part; answers them all.
+
+    Projections hear of it once it is stored.
+    """
     address = refused_part(refused.entry, refused.part)
     known: dict[str, str] = dict(await tx.get_value(address, {}))
     known[refused.provider] = refused.reason
     tx.set_value(address, known)
-    projections.refuse(refused.entry, refused.part, known)
+    return known

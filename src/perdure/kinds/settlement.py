@@ -285,6 +285,7 @@ async def settle_retry(
     `refused` is a part the provider will not take; the mark is in this commit, and from the next
     attempt on the projection goes without it (PV-21, K15).
     """
+    marks: list[tuple[RefusedPart, dict[str, str]]] = []
 
     async def build(tx: Command) -> None:
         task = await tx.task(ctx.task_id)
@@ -294,7 +295,7 @@ async def settle_retry(
             await _aborted(tx, task, services, partial=None, usage=usage)
             return
         if refused is not None:
-            await mark_refused(tx, services.projections, refused)
+            marks.append((refused, await mark_refused(tx, refused)))
         record_usage(tx, task, attempt=state.attempt, usage=usage, model=settings.model)
         tx.patch(
             task,
@@ -307,6 +308,8 @@ async def settle_retry(
         )
 
     await ctx.commit(build)
+    for part, reasons in marks:
+        services.projections.refuse(part.entry, part.part, reasons)
 
 
 async def settle_aborted(
