@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Raw
@@ -194,3 +195,36 @@ async def test_a_long_context_list_is_read_on_the_thread(
     assert tuple(first[conv_id].context) == tuple(entries)
     # The loop looked, found more than it reads, and left the list to the thread.
     assert names == [here(), "perdure-read"]
+
+
+@pytest.mark.spec("ST-07")
+async def test_a_reader_in_the_middle_of_a_persist_sees_the_old_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's connection looks before and after the indexes of each commit are written."""
+    seen: list[tuple[int, ...]] = []
+    apply = SessionRows.apply
+
+    def look() -> None:
+        conn = sqlite3.connect(tmp_path / "store.db")
+        try:
+            seen.append(
+                conn.execute(
+                    "SELECT (SELECT count(*) FROM journal), (SELECT max(head) FROM session)"
+                ).fetchone()
+            )
+        finally:
+            conn.close()
+
+    def watched(rows: SessionRows, *given: Any) -> None:
+        look()
+        apply(rows, *given)
+        look()
+
+    monkeypatch.setattr(SessionRows, "apply", watched)
+    async with opened(tmp_path) as storage:
+        for number in range(3):
+            batch = main(storage)
+            batch.set("n", number)
+            await batch.commit(barrier=number == 2)
+    assert seen == [(number, number) for number in range(3) for _ in "ab"]

@@ -339,7 +339,7 @@ async def a_read_during_a_commit_sees_a_whole_state(lab: Lab) -> None:
     shows an older one.
     """
     conv_id = await lab.root()
-    for number in range(20):
+    for number in range(30):
         batch = lab.main()
         batch.set("twin", number)
         batch.append("twin", number)
