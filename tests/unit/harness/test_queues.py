@@ -136,6 +136,24 @@ async def test_each_boundary_takes_its_own_tags(engine: Engine) -> None:
     assert holders.boundaries
 
 
+@pytest.mark.spec("QU-05")
+async def test_after_tools_one_steer_at_a_time_is_taken(engine: Engine) -> None:
+    gate = Gate()
+    root = await engine.root(
+        [say(call("wait")), say("one"), say("two")], tools=[Probe("wait", gate=gate)]
+    )
+    await root.configure(steering_mode="one-at-a-time")
+    await root.accept("start")
+    driving = engine.begin(root.drive())
+    await gate.reached.wait()
+    for text in ("first", "second"):
+        await root.steer(text)
+    gate.open()
+    await driving
+    assert sent(engine, 1) == ["start", "first"]
+    assert sent(engine, 2) == ["start", "first", "second"]
+
+
 @pytest.mark.spec("QU-06")
 @pytest.mark.parametrize("verb", ["steer", "follow_up", "next_run", "append_message"])
 async def test_a_final_answer_continues_for_steer_and_follow_up_alone(

@@ -333,6 +333,20 @@ async def test_after_the_drive_everything_selected_is_terminal_and_answered(
     assert await statuses(engine, background) == ["planned"], "detached work lives"
 
 
+@pytest.mark.spec("CN-20")
+async def test_an_aborted_request_leaves_no_scope(engine: Engine) -> None:
+    gate = Gate()
+    root = await engine.root([say("x", gates={0: gate})])
+    await root.accept("hi")
+    driving = engine.begin(root.drive())
+    await gate.reached.wait()
+    report = await root.abort()
+    await driving
+    ended = await settlement(engine, report.marked[0])
+    scopes = [write.working_scope for write in ended.writes if isinstance(write, RetireScope)]
+    assert scopes == [task_scope(seq).id for seq in report.marked]
+
+
 @pytest.mark.spec("CN-22")
 async def test_abort_on_an_idle_conversation_only_drains(engine: Engine) -> None:
     root = await engine.root([failing("auth")])
