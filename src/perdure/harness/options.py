@@ -43,9 +43,17 @@ class HarnessOptions(Struct, frozen=True, kw_only=True):
 
 
 def registry(tools: Sequence[Tool]) -> Mapping[str, Tool]:
-    """Index tools by name; raises Rejected `invariant` when two have one name (KT-24)."""
+    """Index tools by name (KT-24).
+
+    Raises:
+        Rejected: `invariant`, for what is no tool, and for two tools of one name.
+    """
     named: dict[str, Tool] = {}
     for tool in tools:
+        if not isinstance(getattr(tool, "name", None), str):
+            raise Rejected(
+                "invariant", f"{tool!r} is no tool; put @perdure.tool above the function"
+            )
         if tool.name in named:
             raise Rejected("invariant", f"two tools are named {tool.name!r}")
         named[tool.name] = tool
