@@ -155,7 +155,33 @@ def test_a_failed_input_ends_with_its_code(
     assert failed.code == exit_code
     assert failed.document["outcome"] == outcome
     assert failed.document["error"]["code"] == code
-    assert failed.last_words.startswith("perdure resume")
+    words = ["perdure", "run", "--model", model, "--session", failed.document["session"], "hi"]
+    assert shlex.split(failed.last_words) == words
+
+
+@pytest.mark.spec("CM-10")
+def test_after_a_failed_input_the_last_line_gives_it_again(desk: Desk) -> None:
+    prompt = "-it's\n\u202e$HOME `x`"
+    model = desk.script({"error": {"code": "auth"}})
+    failed = desk.run("run", "-m", model, "-s", "a b", "--no-tools", "--", prompt)
+    assert failed.code == 4
+    assert failed.last_words.startswith("perdure run --model ")
+    desk.script({"when": prompt, "text": "Now it works."})
+    again = desk.shell(failed.last_words)
+    assert (again.code, again.out) == (0, "Now it works.\n")
+
+
+@pytest.mark.spec("CM-10")
+def test_after_a_failed_resume_the_last_line_gives_the_prompt_again(desk: Desk) -> None:
+    model = desk.script(SLEEP, {"error": {"code": "auth"}}, HELLO)
+    begun = desk.fifo("begun")
+    child = desk.start("run", "-m", model, "--yes", "-s", "a", "sleep")
+    assert begun() == "begun\n"
+    child.tell(signal.SIGKILL)
+    child.end()
+    failed = desk.run("resume", "-s", "a")
+    assert failed.code == 4
+    assert failed.last_words == "perdure run --session a sleep"
 
 
 @pytest.mark.deep

@@ -5,7 +5,6 @@ somebody says stop, close, and answer how it ended (CM-08, CM-18 to CM-21).
 """
 
 import asyncio
-import shlex
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, structs
 
+from perdure.cli.continuing import resume_line, run_line
 from perdure.cli.display import Display, task_label
 from perdure.cli.endings import Ending, Outcome, Problem, Waiting, ending_of
 from perdure.cli.events import AcceptedEvent, SignalEvent
@@ -26,6 +26,7 @@ from perdure.harness.conversation import Conversation
 from perdure.harness.harness import Harness
 from perdure.opening import OpenSession
 from perdure.records.inputs import Accepted, InputResult, InputState
+from perdure.records.messages import TextPart, UserPayload, read_payload
 from perdure.records.seqs import Seq
 
 T = TypeVar("T")
@@ -48,12 +49,14 @@ OUTCOMES: Mapping[InputState, Outcome] = MappingProxyType(
 class Plan(Struct, frozen=True, kw_only=True):
     """What to drive; `session` is None while it has no name, `text` when nothing is accepted.
 
-    `continuing` are the words of the line that goes on later, the name left out.
+    `continuing` are the flags of the line that goes on with what is live, `again` those of the
+    line that gives a prompt.
     """
 
     opening: OpenSession
     session: str | None
     continuing: Sequence[str]
+    again: Sequence[str]
     text: str | None = None
     request_id: str | None = None
     conversation: int | None = None
@@ -103,7 +106,7 @@ def _line_before_opening(plan: Plan) -> str | None:
     """Answer the line that continues a session which was named but not opened."""
     if not plan.is_kept or plan.session is None:
         return None
-    return continuing_line(plan.continuing, plan.session)
+    return resume_line(plan.continuing, plan.session)
 
 
 async def _unless_told(stop: Stop, work: Coroutine[Any, Any, T]) -> T | None:
@@ -140,7 +143,7 @@ class _Drive:
         """Accept, drive, close, and say how it ended."""
         plan, harness = self._plan, self._harness
         if plan.is_kept:
-            self._resume = continuing_line(plan.continuing, self._name)
+            self._resume = resume_line(plan.continuing, self._name)
             self._stop.last_words = self._resume
         if plan.says_name and plan.is_kept:
             self._terminal.say(f"session {self._name}", "dim")
@@ -156,7 +159,7 @@ class _Drive:
             return await self._stopped()
         assert driven is not None
         if accepted is None:
-            return self._resumed(driven)
+            return await self._resumed(driven, conversation)
         ending = self._ended(await conversation.result(accepted.input_id), driven)
         if plan.output is not None and ending.answer is not None:
             write_whole(plan.output, ending.answer + "\n")
@@ -228,6 +231,7 @@ class _Drive:
         problem = None
         if result.error is not None:
             problem = Problem(code=result.error.code, message=result.error.message)
+            self._give_again(self._plan.text)
             outcome = "limit" if result.error.code == "budget" else outcome
         answer = result.text if result.message is not None else None
         return Ending(
@@ -239,7 +243,13 @@ class _Drive:
             **self.facts(),
         )
 
-    def _resumed(self, driven: DriveResult) -> Ending:
+    def _give_again(self, prompt: str | None) -> None:
+        """Continue by the failed prompt when nothing is live that could be resumed (CM-10)."""
+        found = self._harness.inspect()
+        if self._plan.is_kept and not (found.start or found.inflight or found.waiting):
+            self._resume = run_line(self._plan.again, self._name, prompt or "")
+
+    async def _resumed(self, driven: DriveResult, conversation: Conversation) -> Ending:
         """Say what became of the inputs that ended meanwhile (CM-21)."""
         ended = self._display.ended
         outcome: Outcome = "done"
@@ -251,6 +261,7 @@ class _Drive:
             outcome = OUTCOMES[record.state]
             if record.state == "failed" and record.error:
                 problem = Problem(code=record.error.code, message=record.error.message)
+                self._give_again(await _prompt_of(conversation, ended[-1].input_id))
         else:
             said = f"nothing was left to do in {self._name!r}"
             self._terminal.say(f"{said}; `perdure run` goes on with a new prompt")
@@ -276,6 +287,19 @@ async def _conversation(harness: Harness, conv_id: int | None) -> Conversation:
     return found
 
 
+async def _prompt_of(conversation: Conversation, input_id: Seq) -> str | None:
+    """Answer the text of an input, None when it is another conversation's or has no entry."""
+    try:
+        entry = (await conversation.result(input_id)).entry
+    except Rejected:
+        return None
+    if entry is None or entry.payload_json is UNSET:
+        return None
+    messages = read_payload(entry.payload_json, UserPayload).messages
+    parts = [part for message in messages for part in message.content]
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
+
+
 def _waiting(driven: DriveResult) -> Sequence[Waiting] | None:
     if driven.outcome is not DriveOutcome.SUSPENDED:
         return None
@@ -283,8 +307,3 @@ def _waiting(driven: DriveResult) -> Sequence[Waiting] | None:
         Waiting(kind=wait.kind, task=wait.task, conversation=wait.conv, until=wait.until)
         for wait in driven.waiting_for
     ]
-
-
-def continuing_line(words: Sequence[str], session: str) -> str:
-    """Answer the shell line that continues a session (CM-10)."""
-    return shlex.join([*words, "--session", session])

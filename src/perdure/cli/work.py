@@ -92,11 +92,12 @@ def working(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Ready(Struct, frozen=True, kw_only=True):
-    """Everything that opening needs but the session, and the line that continues."""
+    """Everything that opening needs but the session, and the flags of the lines that continue."""
 
     url: str
     options: Mapping[str, Any]
     continuing: Sequence[str]
+    again: Sequence[str]
 
     def opening(self, *, session: str, **more: Any) -> OpenSession:
         """Answer the session to be opened."""
@@ -131,7 +132,12 @@ async def prepare(
     )
     if work.thinking is not None:
         options["thinking"] = work.thinking
-    return Ready(url=place, options=options, continuing=_continuing(surface.flags, work))
+    return Ready(
+        url=place,
+        options=options,
+        continuing=_continuing(surface.flags, work),
+        again=_again(surface.flags, work),
+    )
 
 
 async def model_of(url: str, session: str) -> str | None:
@@ -198,8 +204,8 @@ def _user() -> str:
 
 
 def _continuing(flags: Flags, work: Work) -> Sequence[str]:
-    """Answer the words of the line that continues, the session's name left out (CM-10)."""
-    words = ["perdure", "resume"]
+    """Answer the flags of `perdure resume` that goes on as this command did (CM-10)."""
+    words: list[str] = []
     if flags.store:
         words += ["--store", flags.store]
     if flags.config:
@@ -210,3 +216,15 @@ def _continuing(flags: Flags, work: Work) -> Sequence[str]:
         for value in values:
             words += [flag, value]
     return [*words, *(["--no-tools"] if work.no_tools else []), *(["--yes"] if work.yes else [])]
+
+
+def _again(flags: Flags, work: Work) -> Sequence[str]:
+    """Answer the flags of `perdure run` that does what this command did (CM-10)."""
+    words: list[str] = []
+    if work.model:
+        words += ["--model", work.model]
+    if work.thinking:
+        words += ["--thinking", work.thinking]
+    if flags.conversation:
+        words += ["--conversation", str(flags.conversation)]
+    return [*words, *_continuing(flags, work)]

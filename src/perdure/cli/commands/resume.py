@@ -41,6 +41,7 @@ def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
             opening=opening,
             session=name,
             continuing=ready.continuing,
+            again=ready.again,
             conversation=flags.conversation,
             poll=poll,
         )

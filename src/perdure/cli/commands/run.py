@@ -72,6 +72,7 @@ def command(
             opening=opening,
             session=name,
             continuing=ready.continuing,
+            again=ready.again,
             text=prompt,
             request_id=request_id,
             conversation=flags.conversation,
