@@ -56,7 +56,8 @@ class ToolState(
     """One call. `args` are the effective arguments, stored when they differ from the call's own.
 
     `offered` says that the generation offered the tool (TL-03); `replay` is captured with the
-    running intent (TL-07); `launch` is where its command was started (TL-33).
+    running intent (TL-07); `launch` is where its command was started (TL-33); `allowed_by` says
+    whose flag let a call run that would have asked (AQ-09).
     """
 
     v: Literal[1]
@@ -67,6 +68,7 @@ class ToolState(
     origin: Literal["exchange", "call"] = "exchange"
     attempt: int = 1
     replay: Literal["safe", "never"] = "never"
+    allowed_by: str | UnsetType = UNSET
     args: Mapping[str, Any] | UnsetType = UNSET
     launch: LaunchRef | UnsetType = UNSET
     produced: Seq | UnsetType = UNSET

@@ -139,11 +139,11 @@ class ToolCall:
         if isinstance(args, CallResult):
             await self._refuse(ctx, tool, state, args)
             return
-        denial = self._permission(tool)
-        if denial is not None:
-            await self._refuse(ctx, tool, state, denial)
+        permission = self._permission(tool)
+        if isinstance(permission, CallResult):
+            await self._refuse(ctx, tool, state, permission)
             return
-        await self._run(ctx, tool, state, call, args)
+        await self._run(ctx, tool, state, call, args, allowed_by=permission)
 
     async def _refuse(
         self, ctx: TaskContext, tool: Tool | None, state: ToolState, refusal: CallResult
@@ -227,11 +227,11 @@ class ToolCall:
         except InvalidArguments as error:
             return _bad_arguments(tool, str(error))
 
-    def _permission(self, tool: Tool) -> CallResult | None:
-        """Answer the denial of a call that may not run, None when it may (AQ-09)."""
+    def _permission(self, tool: Tool) -> CallResult | str | None:
+        """Answer the denial of a call that may not run; else whose flag lets it, if any (AQ-09)."""
         decision, by = self._services.permissions.decide(tool)
         if decision == "allow":
-            return None
+            return by
         if decision == "deny":
             whose = f" by {by}" if by else ""
             return error_result("denied", f"denied{whose}: calls of {tool.name!r} are not allowed")
@@ -250,9 +250,13 @@ class ToolCall:
         state: ToolState,
         call: ToolCallPart,
         args: Mapping[str, Any],
+        *,
+        allowed_by: str | None,
     ) -> None:
         changed = call.args is UNSET or encode(args) != encode(call.args)
         facts: dict[str, Any] = {"replay": tool.replay}
+        if allowed_by is not None:
+            facts["allowed_by"] = allowed_by
         if changed:
             facts["args"] = args
         launching = tool.name in self._launching

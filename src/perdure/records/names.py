@@ -64,6 +64,7 @@ STORED_NAMES: Final = MappingProxyType(
         "withdrawn_by": "by",
         "poll_after_ms": "pollAfterMs",
         "expires_at_ms": "expiresAt",
+        "allowed_by": "allowedBy",
         "add_tools": "addTools",
         "timed_out": "timedOut",
         "adapter_version": "n",

@@ -654,9 +654,12 @@ async def test_a_call_that_asks_is_denied_until_flags_allow_it(engine: Engine) -
     await root.prompt("hi")
     assert await outcomes(root) == ["denied", "denied"]
     await engine.close()
-    root = await engine.root(replies, tools=[asks, denies], permissions=Permissions(yes=True))
+    flags = Permissions(yes=True, subject="cli:somebody")
+    root = await engine.root(replies, tools=[asks, denies], permissions=flags)
     await root.prompt("hi")
     assert [len(asks.runs), len(denies.runs)] == [1, 0]
+    decided = [task.state.get("allowedBy") for task in await tasks_of(root, "tool")]
+    assert decided == [None, None, "cli:somebody --yes", None]
 
 
 @pytest.mark.spec("IV-20", "TL-11")
