@@ -157,7 +157,9 @@ async def test_a_session_of_another_process_is_busy_and_named(desk: Desk) -> Non
     models = ScriptedModels([])
     url = f"sqlite:{desk.store}"
     async with perdure.open(url, session="a", model="scripted:x", models=models) as harness:
-        busy = desk.run("run", "-s", "a", "-m", model, "--json", "hi")
+        busy = desk.run("run", "-s", "a", "-m", model, "--yes", "--json", "hi")
+        key = ("--request-id", "k 2")
+        keyed = desk.run("run", "-s", "a", "-m", model, *key, "two", "words")
         root = await harness.root()
         aborted = await root.accept("leave it", request_id="k")
         await root.abort()
@@ -167,7 +169,11 @@ async def test_a_session_of_another_process_is_busy_and_named(desk: Desk) -> Non
     holder = busy.document["data"]
     assert {"pid", "host", "since"} <= set(holder)
     assert str(holder["pid"]) in busy.document["error"]["message"]
-    assert busy.last_words == "perdure resume --session a"
+    assert busy.last_words == f"perdure run --model {model} --yes --session a hi"
+    assert keyed.code == 8
+    again = f"perdure run --model {model} --request-id 'k 2' --session a 'two words'"
+    assert keyed.last_words == again
+    assert desk.shell(busy.last_words).out == "Hello there.\n"
     again = desk.run("run", "-s", "a", "-m", model, "--request-id", "k", "--json", "leave it")
     assert again.code == 7
     assert again.document["outcome"] == "aborted"

@@ -93,7 +93,7 @@ async def _drive(surface: Surface, plan: Plan, stop: Stop) -> Ending:
     driven = _Drive(surface, plan, harness, stop)
     try:
         return await driven.run()
-    except Faulted as error:
+    except (Faulted, StorageDamaged) as error:
         ending = ending_of(error)
         if ending is None:
             raise
@@ -103,9 +103,15 @@ async def _drive(surface: Surface, plan: Plan, stop: Stop) -> Ending:
 
 
 def _line_before_opening(plan: Plan) -> str | None:
-    """Answer the line that continues a session which was named but not opened."""
+    """Answer the line that continues a session which was named but not opened.
+
+    Its prompt was not accepted, so it is given again, under the same request id.
+    """
     if not plan.is_kept or plan.session is None:
         return None
+    if plan.text is not None:
+        request = [] if plan.request_id is None else ["--request-id", plan.request_id]
+        return run_line([*plan.again, *request], plan.session, plan.text)
     return resume_line(plan.continuing, plan.session)
 
 
