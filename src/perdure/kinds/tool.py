@@ -243,6 +243,17 @@ class ToolCall:
 
     # Running.
 
+    def _intent(
+        self, tool: Tool, call: ToolCallPart, args: Mapping[str, Any], *, allowed_by: str | None
+    ) -> dict[str, Any]:
+        """Answer what is captured with `running`: replay, flag, changed arguments (TL-07)."""
+        facts: dict[str, Any] = {"replay": tool.replay}
+        if allowed_by is not None:
+            facts["allowed_by"] = allowed_by
+        if call.args is UNSET or encode(args) != encode(call.args):
+            facts["args"] = args
+        return facts
+
     async def _run(
         self,
         ctx: TaskContext,
@@ -253,13 +264,8 @@ class ToolCall:
         *,
         allowed_by: str | None,
     ) -> None:
-        changed = call.args is UNSET or encode(args) != encode(call.args)
-        facts: dict[str, Any] = {"replay": tool.replay}
-        if allowed_by is not None:
-            facts["allowed_by"] = allowed_by
-        if changed:
-            facts["args"] = args
         launching = tool.name in self._launching
+        facts = self._intent(tool, call, args, allowed_by=allowed_by)
         if launching:
             facts["launch"] = self._launched.place(ctx)
         # The intent of an effect not declared safe is on disk before the effect (BR-02).
