@@ -159,6 +159,30 @@ def test_a_failed_input_ends_with_its_code(
     assert shlex.split(failed.last_words) == words
 
 
+@pytest.mark.spec("CM-01")
+@pytest.mark.parametrize(
+    ("model", "library", "extra"),
+    [
+        ("openai:x", "openai", "openai"),
+        ("anthropic:x", "pydantic_ai", "anthropic"),
+        ("local:smollm2", "xllamacpp", "local"),
+    ],
+)
+def test_a_missing_extra_is_said_before_a_session_is_made(
+    desk: Desk, model: str, library: str, extra: str
+) -> None:
+    (desk.home / "sitecustomize.py").write_text(f"import sys\nsys.modules[{library!r}] = None\n")
+    desk.env["PYTHONPATH"] = str(desk.home)
+    for words in (("run", "-m", model, "-s", "a", "hi"), ("models", "check", model)):
+        ended = desk.run(*words, "--json")
+        assert ended.code == 2
+        error = ended.document["error"]
+        assert error["code"] == "missing_extra"
+        assert library in error["message"]
+        assert f"pip install 'perdure[{extra}]'" in error["hint"]
+    assert not desk.store.exists()
+
+
 @pytest.mark.spec("CM-10")
 def test_after_a_failed_input_the_last_line_gives_it_again(desk: Desk) -> None:
     prompt = "-it's\n\u202e$HOME `x`"

@@ -171,8 +171,8 @@ async def test_a_session_of_another_process_is_busy_and_named(desk: Desk) -> Non
     assert str(holder["pid"]) in busy.document["error"]["message"]
     assert busy.last_words == f"perdure run --model {model} --yes --session a hi"
     assert keyed.code == 8
-    again = f"perdure run --model {model} --request-id 'k 2' --session a 'two words'"
-    assert keyed.last_words == again
+    line = f"perdure run --model {model} --request-id 'k 2' --session a 'two words'"
+    assert keyed.last_words == line
     assert desk.shell(busy.last_words).out == "Hello there.\n"
     again = desk.run("run", "-s", "a", "-m", model, "--request-id", "k", "--json", "leave it")
     assert again.code == 7

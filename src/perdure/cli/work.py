@@ -4,7 +4,6 @@ import getpass
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -14,6 +13,7 @@ from msgspec import Struct
 import perdure
 from perdure.cli.choices import config_of, store_of
 from perdure.cli.endings import UsageProblem
+from perdure.cli.extras import check_extra, is_installed
 from perdure.cli.places import data_folder, exists, made_ready, no_model
 from perdure.cli.surface import Flags, Surface
 from perdure.configuration.tables import ToolsTable
@@ -28,8 +28,6 @@ from perdure.toolkits.files import FILES_RESOURCE, file_tools
 from perdure.toolkits.shell import shell_tools
 
 LOCAL_MODEL: Final = f"local:{MODEL_NAME}"
-LOCAL_RUNTIME: Final = "xllamacpp"
-"""The library that runs it; looked for, not loaded."""
 
 
 class Work(Struct, frozen=True, kw_only=True):
@@ -110,14 +108,16 @@ async def prepare(
     """Find out store, model, tools and permissions.
 
     Raises:
-        UsageProblem: an unknown toolkit, or no model to ask.
+        UsageProblem: an unknown toolkit, no model to ask, or one whose library is not installed.
     """
     config = config_of(surface)
     place = made_ready(url or store_of(surface))
     stored = None if session is None else await model_of(place, session)
+    model = work.model or stored or config.values.model.name or _local_model()
+    check_extra(model)
     options = configured(config)
     options.update(
-        model=work.model or stored or config.values.model.name or _local_model(),
+        model=model,
         keep_model=work.model is None,
         tools=tools_of(work, config.values.tools),
         resources={FILES_RESOURCE: _files(config.values.tools)},
@@ -159,7 +159,7 @@ async def model_of(url: str, session: str) -> str | None:
 
 def _local_model() -> str:
     """Answer the local model when its file and its runtime are there."""
-    if find_local(data_folder()) is None or find_spec(LOCAL_RUNTIME) is None:
+    if find_local(data_folder()) is None or not is_installed("local"):
         raise no_model()
     return LOCAL_MODEL
 

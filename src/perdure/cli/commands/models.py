@@ -6,6 +6,7 @@ import perdure
 from perdure.cli.choices import config_of
 from perdure.cli.commands.catalogues import ModelRow, rows_of
 from perdure.cli.endings import Ending, UsageProblem
+from perdure.cli.extras import check_extra
 from perdure.cli.groups import DefaultGroup
 from perdure.cli.places import data_folder, made_private
 from perdure.cli.surface import Surface, surfaced
@@ -75,6 +76,7 @@ def _cells(row: ModelRow) -> tuple[object, ...]:
 def check_model(surface: Surface, *, model: str) -> Ending:
     """Ask once."""
     config = config_of(surface)
+    check_extra(model)
 
     async def run() -> ModelOutcome:
         wanted = parse_model(model)
