@@ -404,6 +404,22 @@ def test_a_tool_that_asks_is_denied_until_a_flag_allows_it(desk: Desk) -> None:
     assert "denied" in again.err
 
 
+def test_a_pattern_that_matches_no_tool_is_refused_with_the_nearest(desk: Desk) -> None:
+    start = ("run", "-m", desk.script(HELLO), "-s", "a", "hi")
+    for words, hint in (
+        (("--deny", "shel"), "did you mean 'shell'?"),
+        (("--allow", "serch", "--allow", "read"), "did you mean 'search'?"),
+        (("--allow", "shell", "--tools", "files"), "there are: read, "),
+        (("--deny", "*", "--no-tools"), "none is offered"),
+    ):
+        ended = desk.run(*start, *words, "--json")
+        assert ended.code == 2
+        error = ended.document["error"]
+        assert repr(words[1]) in error["message"]
+        assert error["hint"].startswith(hint)
+    assert not desk.store.exists()
+
+
 def test_the_answer_also_goes_into_a_file(desk: Desk) -> None:
     words = ("run", "--no-session", "-m", desk.script(HELLO), "-o", "answer.txt", "hi")
     assert desk.run(*words).out == "Hello there.\n"

@@ -3,6 +3,8 @@
 import getpass
 import os
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -28,6 +30,9 @@ from perdure.toolkits.files import FILES_RESOURCE, file_tools
 from perdure.toolkits.shell import shell_tools
 
 LOCAL_MODEL: Final = f"local:{MODEL_NAME}"
+
+NEAR: Final = 0.5
+"""How alike a pattern and the tool it may have meant are, from 0 to 1."""
 
 
 class Work(Struct, frozen=True, kw_only=True):
@@ -108,18 +113,21 @@ async def prepare(
     """Find out store, model, tools and permissions.
 
     Raises:
-        UsageProblem: an unknown toolkit, no model to ask, or one whose library is not installed.
+        UsageProblem: an unknown toolkit or tool, no model to ask, or one whose library is not
+            installed.
     """
     config = config_of(surface)
     place = made_ready(url or store_of(surface))
     stored = None if session is None else await model_of(place, session)
     model = work.model or stored or config.values.model.name or _local_model()
     check_extra(model)
+    tools = tools_of(work, config.values.tools)
+    _check_patterns(work, [tool.name for tool in tools])
     options = configured(config)
     options.update(
         model=model,
         keep_model=work.model is None,
-        tools=tools_of(work, config.values.tools),
+        tools=tools,
         resources={FILES_RESOURCE: _files(config.values.tools)},
         data_folder=data_folder(),
         on_error=partial(_complain, surface),
@@ -183,6 +191,22 @@ def tools_of(work: Work, table: ToolsTable) -> tuple[Tool, ...]:
         if kit not in kits:
             raise UsageProblem(f"there is no toolkit {kit!r}; there are: {', '.join(kits)}")
     return tuple(tool for kit in work.tools or table.kits for tool in kits[kit](root))
+
+
+def _check_patterns(work: Work, offered: Sequence[str]) -> None:
+    """Refuse a flag that names no offered tool: a misspelt `--deny` would deny nothing.
+
+    Patterns of the configuration may name tools that only other commands offer.
+    """
+    for flag, patterns in (("--allow", work.allow), ("--deny", work.deny)):
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in offered):
+                near = get_close_matches(pattern, offered, n=1, cutoff=NEAR)
+                known = f"there are: {', '.join(offered)}" if offered else "none is offered"
+                raise UsageProblem(
+                    f"{flag} {pattern!r} matches no tool that is offered",
+                    f"did you mean {near[0]!r}?" if near else known,
+                )
 
 
 def _files(table: ToolsTable) -> Callable[[str], LocalFiles]:
