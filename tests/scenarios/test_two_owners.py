@@ -27,6 +27,7 @@ from perdure.providers.scripted import ScriptedModels
 from perdure.records.addresses import SessionValue
 from perdure.records.seqs import Seq
 from perdure.storage.locks import FileLock
+from perdure.storage.owners import instant
 from perdure.storage.sqlite import SqliteSessions
 from perdure.testing.crash_rig.audit import Journal, end_faults, outcome_faults
 from perdure.testing.crash_rig.story import read_journal
@@ -93,7 +94,7 @@ async def test_a_second_owner_is_refused_by_name_and_the_first_is_unharmed(
             assert holder["pid"] == owner.process.pid
             assert holder["host"] == os.uname().nodename
             assert str(owner.process.pid) in str(refused.value)
-            assert str(holder["since"]) in str(refused.value)
+            assert instant(holder["since"]) in str(refused.value)
     owner.process.send_signal(signal.SIGCONT)
     assert owner.finish() == 0
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 import msgspec
-from msgspec import structs
 
 from perdure.errors import StorageBusy
 from perdure.records.sessions import Owner
+from perdure.storage.owners import busy
 
 LOCK_MODE: Final = 0o600
 CONTENT_BYTES_MAX: Final = 4096
@@ -129,12 +129,3 @@ def holder_of(path: Path) -> Owner | None:
         return None
     finally:
         os.close(handle)
-
-
-def busy(what: str, owner: Owner | None) -> StorageBusy:
-    """Word the refusal of a second writer, naming the first."""
-    if owner is None:
-        return StorageBusy(f"{what} is open in another process")
-    message = f"{what} is open by process {owner.pid} on host {owner.host} since {owner.since}"
-    facts = {name: value for name, value in structs.asdict(owner).items() if value is not None}
-    return StorageBusy(message, facts)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from perdure.errors import Closed, Faulted, Rejected, StorageBusy
+from perdure.errors import Closed, Faulted, Rejected
 from perdure.ports import Clock, Randomness
 from perdure.records.codec import decoder
 from perdure.records.seqs import Seq
@@ -19,6 +19,7 @@ from perdure.records.writes import Commit, Write
 from perdure.storage.admission import admit, check_limit, check_name, refuse
 from perdure.storage.memory_index import MemoryIndex
 from perdure.storage.memory_reads import MemoryReads
+from perdure.storage.owners import busy
 
 SESSION_ID_BYTES = 16
 """Random bytes of a session id: 32 hex digits (SN-02)."""
@@ -170,11 +171,7 @@ class MemorySessions:
     def _check_free(self, session: MemorySession) -> None:
         owner = session.info.owner
         if owner is not None:
-            raise StorageBusy(
-                f"the session {session.info.name!r} is open by process {owner.pid} "
-                f"on host {owner.host} since {owner.since}",
-                structs.asdict(owner),
-            )
+            raise busy(f"the session {session.info.name!r}", owner)
 
     async def page(self, *, after: str | None, limit: int) -> Sequence[SessionInfo]:
         """Answer sessions by name bytes."""
