@@ -154,6 +154,14 @@ class LaunchFolder:
 
     def log(self, offset: int, limit: int) -> bytes:
         """Read output from a byte offset; a negative one counts from the end of what is kept."""
+        while True:
+            try:
+                return self._log(offset, limit)
+            except FileNotFoundError:
+                # The supervisor let go of the oldest piece between listing and opening: look again.
+                continue
+
+    def _log(self, offset: int, limit: int) -> bytes:
         pieces = self._pieces()
         if offset < 0:
             end = max((start + size for start, size, _ in pieces), default=0)

@@ -145,10 +145,12 @@ async def test_a_recycled_pid_is_never_signalled(host: LocalProcesses, tmp_path:
         os.kill(real.supervisor.pid, signal.SIGKILL)
         assert await host.wait(REF) == Lost()
         command, keeper = (decoy.pid for decoy in decoys)
+        # Starts count in hundredths of a second, so a decoy could start in the real one's tick.
+        other_start = f"{real.start}0"
         forged = {
-            "identity": f"v1:{real.boot}:{command}:{real.start}:{REF.nonce}",
+            "identity": f"v1:{real.boot}:{command}:{other_start}:{REF.nonce}",
             "pid": command,
-            "supervisor": {"pid": keeper, "start": real.supervisor.start},
+            "supervisor": {"pid": keeper, "start": other_start},
         }
         (folder_of(tmp_path).path / "identity.json").write_text(json.dumps(forged))
         assert await host.reconcile(REF) == Lost()
