@@ -357,6 +357,7 @@ def test_a_wrong_file_stops_every_command_before_a_session_is_opened(desk: Desk)
         assert f"{file}:2: " in ended.err
         assert f"{file}:4: " in ended.err
         assert "'url'" in ended.err
+        assert ("see: perdure config check" in ended.err) == (words[0] == "run")
     assert not desk.store.exists()
 
 
