@@ -386,6 +386,16 @@ def test_without_any_model_the_two_ways_are_named(desk: Desk) -> None:
     assert not list(desk.data.glob("*.db"))
 
 
+@pytest.mark.spec("CM-01")
+@pytest.mark.parametrize("model", ["", " "])
+def test_an_empty_model_is_no_model_and_not_the_default(desk: Desk, model: str) -> None:
+    default = desk.script(HELLO)
+    ended = desk.run("run", "-m", model, "-s", "a", "hi", "--json", PERDURE_MODEL=default)
+    assert ended.code == 2
+    assert f"--model {model!r}" in ended.document["error"]["message"]
+    assert not desk.store.exists()
+
+
 @pytest.mark.spec("CM-12")
 def test_perdure_alone_prints_help_and_help_is_the_help_of_a_command(desk: Desk) -> None:
     alone = desk.run()

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial, wraps
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, get_args
 
 import click
@@ -15,7 +17,6 @@ from msgspec import Struct
 import perdure
 from perdure.cli.choices import config_of, store_of
 from perdure.cli.endings import UsageProblem
-from perdure.cli.extras import check_extra, is_installed
 from perdure.cli.places import data_folder, exists, made_ready, no_model
 from perdure.cli.surface import Flags, Surface
 from perdure.configuration.tables import ToolsTable
@@ -24,12 +25,22 @@ from perdure.hosts.files import LocalFiles
 from perdure.hosts.threads import DaemonThreads
 from perdure.opening import OpenSession, configured, open_store, system_ports
 from perdure.ports import Tool
+from perdure.providers.config import HOSTED
 from perdure.providers.local_files import MODEL_NAME, find_local
 from perdure.records.settings import ThinkingLevel
 from perdure.toolkits.files import FILES_RESOURCE, file_tools
 from perdure.toolkits.shell import shell_tools
 
 LOCAL_MODEL: Final = f"local:{MODEL_NAME}"
+
+LIBRARIES: Final = MappingProxyType(
+    {
+        "local": ("xllamacpp",),
+        "openai": ("pydantic_ai", "openai"),
+        "anthropic": ("pydantic_ai", "anthropic"),
+    }
+)
+"""The libraries of each extra that serves a model; looked for, not loaded (CM-01)."""
 
 NEAR: Final = 0.5
 """How alike a pattern and the tool it may have meant are, from 0 to 1."""
@@ -113,9 +124,13 @@ async def prepare(
     """Find out store, model, tools and permissions.
 
     Raises:
-        UsageProblem: an unknown toolkit or tool, no model to ask, or one whose library is not
-            installed.
+        UsageProblem: an unknown toolkit or tool, no or an empty model, or one whose library is
+            not installed.
     """
+    if work.model is not None and not work.model.strip():
+        raise UsageProblem(
+            f"--model {work.model!r} names no model", "give provider:model, or leave the flag out"
+        )
     config = config_of(surface)
     place = made_ready(url or store_of(surface))
     stored = None if session is None else await model_of(place, session)
@@ -170,6 +185,35 @@ def _local_model() -> str:
     if find_local(data_folder()) is None or not is_installed("local"):
         raise no_model()
     return LOCAL_MODEL
+
+
+def extra_of(provider: str) -> str | None:
+    """Name the extra a provider needs; None when it needs none, or is unknown."""
+    if provider == "local":
+        return provider
+    return HOSTED[provider].extra if provider in HOSTED else None
+
+
+def is_installed(extra: str) -> bool:
+    """Say whether every library of an extra is there."""
+    return all(find_spec(name) is not None for name in LIBRARIES[extra])
+
+
+def check_extra(model: str) -> None:
+    """Refuse a model whose provider's libraries are not installed, before anything is made.
+
+    Raises:
+        UsageProblem: `missing_extra`, with the line that installs it.
+    """
+    provider = model.partition(":")[0]
+    extra = extra_of(provider)
+    if extra is not None and not is_installed(extra):
+        missing = [name for name in LIBRARIES[extra] if find_spec(name) is None]
+        raise UsageProblem(
+            f"the model {model!r} needs {' and '.join(missing)}, which is not installed",
+            f"run: pip install 'perdure[{extra}]'",
+            code="missing_extra",
+        )
 
 
 def _complain(surface: Surface, error: BaseException, task_id: int | None) -> None:

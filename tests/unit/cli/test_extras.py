@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from perdure.cli.endings import UsageProblem
-from perdure.cli.extras import LIBRARIES, check_extra
+from perdure.cli.work import LIBRARIES, check_extra
 from perdure.providers.config import HOSTED
 
 

@@ -6,11 +6,11 @@ import perdure
 from perdure.cli.choices import config_of
 from perdure.cli.commands.catalogues import ModelRow, rows_of
 from perdure.cli.endings import Ending, UsageProblem
-from perdure.cli.extras import check_extra
 from perdure.cli.groups import DefaultGroup
 from perdure.cli.places import data_folder, made_private
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.tables import table
+from perdure.cli.work import check_extra
 from perdure.configuration.providers import provider_configs
 from perdure.errors import ProviderError
 from perdure.opening import offered_models, system_ports
