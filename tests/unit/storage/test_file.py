@@ -151,6 +151,7 @@ async def test_reading_an_absent_container_makes_no_file(tmp_path: Path) -> None
         with pytest.raises(Rejected) as caught:
             await sessions.open(NAME, create=False, read_only=read_only)
         assert caught.value.code == "not_found"
+        assert caught.value.message == f"there is no store at {str(tmp_path / 'store.db')!r}"
     with pytest.raises(Rejected):
         await sessions.rename(NAME, "other")
     with pytest.raises(Rejected):

@@ -319,4 +319,4 @@ class Reader:
 
 def no_container(path: Path) -> Rejected:
     """Answer the refusal of a read where no session was ever created."""
-    return Rejected("not_found", f"there is no container at {path}", {"path": str(path)})
+    return Rejected("not_found", f"there is no store at {str(path)!r}", {"path": str(path)})
