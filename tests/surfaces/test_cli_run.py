@@ -435,6 +435,7 @@ def test_a_repeated_request_gives_the_first_answer(desk: Desk) -> None:
     conflict = desk.run(*words, "--json", "something else")
     assert conflict.code == 3
     assert conflict.document["error"]["code"] == "request_conflict"
+    assert "give a new input a request id of its own" in conflict.document["error"]["message"]
 
 
 @pytest.mark.spec("CM-02")

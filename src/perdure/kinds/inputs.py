@@ -79,7 +79,8 @@ async def earlier_acceptance(
     )
     raise Rejected(
         "request_conflict",
-        f"the request id {request_id!r} was used for input {input_id} with another {differs}",
+        f"the request id {request_id!r} was used for input {input_id} with another {differs}; "
+        f"give a new input a request id of its own",
         {"input": input_id, "conv": record.conv_id, "differs": differs},
     )
 
