@@ -28,10 +28,16 @@ def facts(rows: Sequence[tuple[str, object]]) -> str:
 
 
 def when(ms: int | None) -> str | None:
-    """Write wall milliseconds as local time; None and 0 are no time."""
+    """Write wall milliseconds as local time; None and 0 are no time.
+
+    A number that is no time stays a number: a lock file can hold any.
+    """
     if not ms:
         return None
-    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(" ", "seconds")
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
 
 
 def width(text: str) -> int:
