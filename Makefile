@@ -47,7 +47,7 @@ fmt: setup ## format, and mend what ruff can mend
 lint: setup ## formatting, lint rules, spelling
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
-	$(BIN)/codespell src tests docs README.md CHANGELOG.md SECURITY.md
+	$(BIN)/codespell src docs README.md CHANGELOG.md SECURITY.md
 
 types: setup ## pyright (needs Node.js)
 	$(BIN)/pyright --pythonpath $(BIN)/python
