@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +28,9 @@ from perdure.harness.harness import Harness
 from perdure.harness.options import HarnessOptions
 from perdure.hosts.clock import SystemClock
 from perdure.hosts.folders import user_data_folder
+from perdure.hosts.late_processes import LateProcesses
 from perdure.hosts.randomness import SystemRandomness
+from perdure.hosts.silent_telemetry import SilentTelemetry
 from perdure.hosts.threads import DaemonThreads
 from perdure.kinds.permissions import Permissions
 from perdure.kinds.secrets import Secrets
@@ -41,7 +43,6 @@ from perdure.ports import (
     ProcessHost,
     Randomness,
     Sessions,
-    Span,
     Storage,
     Threads,
     Tool,
@@ -241,8 +242,12 @@ class OpenSession:
             self._stack.push_async_callback(
                 ports.threads.run, "close", partial(shutil.rmtree, place, ignore_errors=True)
             )
-        local = load("perdure.hosts.processes").LocalProcesses(place, ports.threads)
-        return cast("ProcessHost", local)
+
+        def make() -> ProcessHost:
+            local = load("perdure.hosts.processes").LocalProcesses(place, ports.threads)
+            return cast("ProcessHost", local)
+
+        return LateProcesses(make, ports.threads)
 
 
 def open(  # noqa: A001 - the front door's word; its keywords are the options
@@ -475,22 +480,6 @@ def initial_settings(options: OpenOptions, model: ModelId) -> GenerationSettings
         termination=options.termination,
         interrupted=options.interrupted,
     )
-
-
-class SilentTelemetry:
-    """Telemetry nobody listens to."""
-
-    def span(self, name: str, **facts: str | int | float | bool) -> "nullcontext[Span]":
-        """Open nothing."""
-        return _NOWHERE
-
-
-class _Nowhere:
-    def set(self, **facts: str | int | float | bool) -> None:
-        """Drop the facts."""
-
-
-_NOWHERE: Final[nullcontext[Span]] = nullcontext(_Nowhere())
 
 
 def print_error(secrets: Secrets, error: BaseException, task_id: int | None) -> None:
