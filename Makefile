@@ -16,7 +16,7 @@ COMPILE := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup fmt lint types layers house check test deep sim hooks bench docs lock ci clean
+.PHONY: help run setup browser fmt lint types layers house check test deep sim hooks bench docs lock ci clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -39,6 +39,10 @@ $(VENV)/dev.done: requirements-dev.lock pyproject.toml | $(BIN)/python
 	$(PIP) --require-hashes -r requirements-dev.lock
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
+
+browser: ## install the Chromium that the browser tests drive (Debian, as root)
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 fmt: setup ## format, and mend what ruff can mend
 	$(BIN)/ruff format src tests
@@ -81,7 +85,7 @@ docs: setup ## check that documents, links and tables agree with the code
 lock: setup ## renew the two lock files from pyproject.toml
 	$(PIP) 'pip-tools>=7.6,<8'
 	$(COMPILE) --extra local --output-file requirements.lock pyproject.toml
-	$(COMPILE) --extra local --extra models --extra dev --output-file requirements-dev.lock pyproject.toml
+	$(COMPILE) --extra local --extra models --extra acp --extra otel --extra dev --output-file requirements-dev.lock pyproject.toml
 
 ci: check test ## what a change must pass
 
