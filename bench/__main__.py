@@ -8,7 +8,6 @@ import argparse
 import json
 import random
 import shutil
-import signal
 import sqlite3
 import statistics
 import subprocess
@@ -18,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.kills import NOTES, kill, writer_argv
 from bench.long_store import build_long_store
 from bench.rows import Row, facts_of, ratio_row, report
 from bench.runner import ROOT, Bench
@@ -417,30 +417,21 @@ def read_rows(bench: Bench) -> list[Row]:
 def kill_rows(bench: Bench, kills: int = 100) -> list[Row]:
     """Kill a writer at random moments; count what was acknowledged and is gone (G22)."""
     chance = random.Random(SEED)
-    lost = halves = 0
+    lost = halves = commits = 0
     rounds = max(10, int(kills * bench.scale))
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="perdure-kill-") as folder:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "bench.child", "endless", folder],
-                cwd=ROOT,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            notes = Path(folder) / "acknowledged"
-            while not notes.exists() and child.poll() is None:
-                time.sleep(0.01)
-            time.sleep(chance.uniform(0.0, 0.3))
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-            figures = bench.child("survived", Path(folder))
+        with tempfile.TemporaryDirectory(prefix="perdure-kill-") as name:
+            folder = Path(name)
+            kill(writer_argv(folder), folder / NOTES, cwd=ROOT, after_s=chance.uniform(0.0, 0.3))
+            figures = bench.child("survived", folder)
             lost += int(figures["lost"])
             halves += int(figures["halves"])
+            commits += int(figures["commits"])
     return [
         Row(
             name="G22",
             durability="process",
-            what=f"acknowledged commits lost, or half there, in {rounds} kills",
+            what=f"of {commits} acknowledged commits lost, or half there, in {rounds} kills",
             measured=float(lost + halves),
             unit="",
             goal="0",

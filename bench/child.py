@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench import floors, storage_rows
+from bench import floors, kills, storage_rows
 from bench.floors import stored_bytes
 from bench.workload import open_many, open_turns, user_text
 from perdure.opening import open_store, system_ports
@@ -104,6 +104,7 @@ MEASURES: Mapping[str, Callable[[Path, Mapping[str, str]], Awaitable[Figures]]] 
     "w3": w3,
     "reopen": reopen,
     **storage_rows.MEASURES,
+    **kills.MEASURES,
     **floors.MEASURES,
 }
 

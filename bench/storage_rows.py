@@ -1,13 +1,12 @@
 """What a durable command and a historical read cost, below the harness."""
 
 import asyncio
-import os
 import resource
 import sqlite3
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -415,32 +414,6 @@ async def resident(folder: Path, facts: Mapping[str, str]) -> Figures:
     }
 
 
-async def endless(folder: Path, facts: Mapping[str, str]) -> Figures:
-    """Commit until killed, noting each acknowledged commit outside the store (G22)."""
-    _, (writer,) = await writers(folder, 1, durability="process")
-    notes = os.open(folder / "acknowledged", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    while True:
-        await writer.five_rows()
-        os.write(notes, f"{writer.line.last_seq}\n".encode())
-
-
-async def survived(folder: Path, facts: Mapping[str, str]) -> Figures:
-    """Compare a killed store's head with what was acknowledged (G22)."""
-    lines = (folder / "acknowledged").read_text().split("\n")[:-1]
-    acknowledged = int(lines[-1]) if lines else 0
-    sessions = open_store(f"sqlite:{folder / 'rows.db'}", system_ports(), durability="process")
-    storage = await sessions.open("s0", create=False)
-    commits: Sequence[Any] = await storage.commits(after=Seq(0), limit=1_000)
-    whole = all(
-        write.seq == commit.first_seq + at
-        for commit in commits
-        for at, write in enumerate(commit.writes)
-    )
-    head = storage.last_seq
-    await sessions.close()
-    return {"lost": float(head < acknowledged), "halves": float(not whole), "commits": len(lines)}
-
-
 MEASURES: Mapping[str, Callable[[Path, Mapping[str, str]], Awaitable[Figures]]] = {
     "command": command,
     "many": many,
@@ -453,6 +426,4 @@ MEASURES: Mapping[str, Callable[[Path, Mapping[str, str]], Awaitable[Figures]]] 
     "context": context,
     "floor_context": floor_context,
     "resident": resident,
-    "endless": endless,
-    "survived": survived,
 }
