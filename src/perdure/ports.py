@@ -260,7 +260,7 @@ class ProcessHost(Protocol):
         ...
 
     async def forget(self, ref: LaunchRef) -> None:
-        """Remove the launch folder of an ended launch whose result is stored."""
+        """Remove the launch folder of an ended launch whose result is stored; it never starts."""
 
 
 class Files(Protocol):

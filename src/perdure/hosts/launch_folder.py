@@ -189,8 +189,11 @@ class LaunchFolder:
         return sorted(pieces)
 
     def remove(self) -> None:
-        """Remove the folder and all it holds."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the folder and all it holds; of a launch that never began its claim stays."""
+        if self.identity() is not None or not (self.path / "claim").exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
+        (self.path / "spec.json").unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:

@@ -81,6 +81,10 @@ class LocalProcesses:
         """Find out what became of a launch, after a restart as before; repeatable.
 
         `NeverRan` also makes sure it never will; `Lost` also ends what is left of its processes.
+
+        Raises:
+            TimeoutError: when a process that holds the launch's lock started nothing yet and cannot
+                be ended: nothing can be said of a command that may still start.
         """
         return await self._threads.run("reconcile", partial(self._reconcile, ref))
 
@@ -109,7 +113,11 @@ class LocalProcesses:
         return await self._threads.run("log", partial(folder.log, offset, limit))
 
     async def forget(self, ref: LaunchRef) -> None:
-        """Remove the folder of an ended launch; a running one is left as it is."""
+        """Remove the folder of an ended launch; a running one is left as it is.
+
+        Of one that never began the claim stays: a start that is still under way, in a thread that
+        outlived its harness's close, must find that it may not (TL-33).
+        """
         await self._threads.run("forget", partial(self._forget, ref))
 
     def _launch(self, spec: LaunchSpec) -> Running | Exited:
@@ -145,14 +153,22 @@ class LocalProcesses:
             start_new_session=True,
         )
 
-    def _not_ready(self, ref: LaunchRef) -> Exited:
+    def _not_ready(self, ref: LaunchRef) -> Running | Exited:
         """Settle a start that gave no identity: end the supervisor, then ask the files."""
-        end_supervisor_of(str(LaunchFolder(self._root, ref).path.absolute()))
+        folder = LaunchFolder(self._root, ref)
+        end_supervisor_of(str(folder.path.absolute()))
         self._reap(ref)
         found = self._reconcile(ref)
-        if isinstance(found, Exited):
-            return found
-        return _never_started("its supervisor ended, or stood still, before it started the command")
+        if isinstance(found, NeverRan):
+            return _never_started(
+                "its supervisor ended, or stood still, before it started the command"
+            )
+        if isinstance(found, Lost):
+            # It began just before its supervisor was ended; who waits for it is told so.
+            identity = folder.identity()
+            assert identity is not None
+            return Running(pid=identity.pid, identity=identity.identity)
+        return found
 
     def _reconcile(self, ref: LaunchRef) -> NeverRan | Running | Exited | Lost:
         folder = LaunchFolder(self._root, ref)
@@ -175,6 +191,8 @@ class LocalProcesses:
             if time.monotonic() > deadline:
                 # It holds the lock and stands still before the gate: nothing has run yet.
                 end_supervisor_of(str(folder.path.absolute()))
+            if time.monotonic() > deadline + END_S_MAX:
+                raise _undecided(folder)
             time.sleep(_STEP_S)
 
     def _of_identity(
@@ -250,11 +268,18 @@ class LocalProcesses:
         return None if identity is None else _supervisor_handle(identity)
 
     def _reap(self, ref: LaunchRef) -> None:
-        """Collect our own ended child, so that no zombie stays while this harness lives."""
+        """Collect our own ended child, so that no zombie stays while this harness lives.
+
+        One that does not end though its work is done (stopped, or its disk hangs) is left.
+        """
         pid = self._children.pop(ref.dir, None)
-        if pid is not None:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+        deadline = time.monotonic() + END_S_MAX
+        with suppress(ChildProcessError):
+            while pid is not None and os.waitpid(pid, os.WNOHANG) == (0, 0):
+                if time.monotonic() > deadline:
+                    self._children[ref.dir] = pid
+                    return
+                time.sleep(_STEP_S)
 
     def _forget(self, ref: LaunchRef) -> None:
         folder = LaunchFolder(self._root, ref)
@@ -278,6 +303,13 @@ def _start_fault(spec: LaunchSpec) -> str | None:
 
 def _never_started(error: str) -> Exited:
     return Exited(error=error, ended_ms=time.time_ns() // 1_000_000, bytes=0)
+
+
+def _undecided(folder: LaunchFolder) -> TimeoutError:
+    return TimeoutError(
+        f"launch folder {str(folder.path)!r}: a process holds the file 'alive', has started "
+        f"nothing and cannot be ended, so that its command may still start; end it, then open again"
+    )
 
 
 def _ask_to_end(folder: LaunchFolder, identity: Identity, grace_s: float) -> None:

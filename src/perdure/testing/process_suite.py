@@ -95,12 +95,20 @@ async def check_stdin_is_empty(make: MakeHost, folder: str) -> None:
 
 
 async def check_never_ran(make: MakeHost, folder: str) -> None:
-    """A launch that nobody made never ran, and can no longer; asking again says the same."""
+    """A launch that nobody made never ran, and can no longer, even when it is forgotten."""
     host, ref = make(), ref_of("never")
     assert await host.reconcile(ref) == NeverRan()
     assert await make().reconcile(ref) == NeverRan()
+    await _refuses(host, ref, folder)
+    other = ref_of("never-and-forgotten")
+    assert await host.reconcile(other) == NeverRan()
+    await host.forget(other)
+    await _refuses(make(), other, folder)
+
+
+async def _refuses(host: ProcessHost, ref: LaunchRef, folder: str) -> None:
     try:
-        late = await host.launch(shell_spec(ref, f"touch {folder}/never-ran"))
+        late = await host.launch(shell_spec(ref, f"echo ran; touch {folder}/never-ran"))
     except FileExistsError:
         return
     assert isinstance(late, Exited)

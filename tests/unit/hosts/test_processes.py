@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from perdure.errors import Rejected
-from perdure.hosts import supervisor
+from perdure.hosts import process_table, processes, supervisor
 from perdure.hosts.launch_folder import LaunchFolder
 from perdure.hosts.process_table import Identity, members
 from perdure.hosts.processes import LocalProcesses
@@ -260,6 +262,72 @@ async def test_a_revoked_launch_never_starts(host: LocalProcesses, tmp_path: Pat
     assert await host.reconcile(REF) == NeverRan()
 
 
+@pytest.mark.spec("TL-33")
+@pytest.mark.parametrize("call", ["reconcile", "stop"])
+async def test_a_launch_that_may_still_start_is_never_settled(
+    host: LocalProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(processes, "IDENTITY_S_MAX", 0.02)
+    monkeypatch.setattr(processes, "END_S_MAX", 0.02)
+    folder = folder_of(tmp_path)
+    await off_loop(folder.make)
+    assert await off_loop(folder.claim)
+
+    async def asked() -> object:
+        if call == "stop":
+            return await host.stop(REF, grace_ms=10)
+        return await host.reconcile(REF)
+
+    with folder.lock() as is_held:
+        assert is_held
+        with pytest.raises(TimeoutError, match="may still start; end it"):
+            await asked()
+        assert not (folder.path / "revoked").exists()
+    assert isinstance(await asked(), NeverRan | Exited)
+    assert (folder.path / "revoked").exists()
+
+
+@pytest.mark.spec("TL-33")
+async def test_a_command_that_began_at_the_last_moment_is_no_start_that_failed(
+    host: LocalProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_late(folder: str) -> None:
+        while not (tmp_path / "ran").exists():
+            time.sleep(0.005)
+        process_table.end_supervisor_of(folder)
+
+    monkeypatch.setattr(processes, "START_S_MAX", 0.0)
+    monkeypatch.setattr(processes, "end_supervisor_of", end_late)
+    # Its identity is read too early, as by a harness that had waited its ten seconds.
+    read, early = LaunchFolder.identity, [None]
+    monkeypatch.setattr(
+        LaunchFolder, "identity", lambda folder: early.pop() if early else read(folder)
+    )
+    started = await host.launch(shell_spec(REF, f"touch {tmp_path}/ran; sleep 60"))
+    assert isinstance(started, Running)
+    assert await host.wait(REF) == Lost()
+
+
+async def test_a_supervisor_that_stands_still_after_the_end_holds_nobody_up(
+    host: LocalProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "END_S_MAX", 0.02)
+    await host.launch(shell_spec(REF, "exit 3"))
+    supervised = (await identity_of(tmp_path)).supervisor.pid
+    await host.wait(REF)
+    still = subprocess.Popen(["/bin/sleep", "60"])
+    try:
+        host._children[REF.dir] = still.pid
+        for _ in range(2):
+            ended = await host.reconcile(REF)
+            assert isinstance(ended, Exited)
+            assert ended.code == 3
+        assert process_facts(supervised) is None
+    finally:
+        still.kill()
+        still.wait()
+
+
 async def test_a_second_supervisor_of_one_launch_exits(
     host: LocalProcesses, tmp_path: Path
 ) -> None:
@@ -270,6 +338,33 @@ async def test_a_second_supervisor_of_one_launch_exits(
     await host.stop(REF, grace_ms=300)
     with pytest.raises(FileExistsError):
         await host.launch(shell_spec(REF, f"echo x >> {tmp_path}/ran"))
+
+
+@pytest.mark.spec("TL-33")
+async def test_a_start_that_outlived_its_harness_cannot_run_what_was_settled(
+    host: LocalProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    make = LaunchFolder.make
+
+    def late(folder: LaunchFolder) -> None:
+        monkeypatch.setattr(LaunchFolder, "make", make)
+        reached.set()
+        go_on.wait()
+        folder.make()
+
+    monkeypatch.setattr(LaunchFolder, "make", late)
+    starting = asyncio.ensure_future(host.launch(shell_spec(REF, f"touch {tmp_path}/ran")))
+    await off_loop(reached.wait)
+    # A later process settles the call as not started, and forgets it.
+    heir = LocalProcesses(tmp_path / "launches", DaemonThreads())
+    assert await heir.reconcile(REF) == NeverRan()
+    await heir.forget(REF)
+    go_on.set()
+    started = await starting
+    assert isinstance(started, Exited)
+    assert "before it started the command" in str(started.error)
+    assert not (tmp_path / "ran").exists()
 
 
 async def test_a_stopped_launch_that_had_not_started_never_will(
