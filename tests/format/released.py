@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from perdure.errors import FailureCode
+from perdure.kinds.approval import Approval
 from perdure.kinds.content import CORE_CONTENT
 from perdure.kinds.generation import Generation
 from perdure.kinds.post_tools import PostTools
@@ -20,7 +21,7 @@ from perdure.records.writes import Write
 from tests.house.stored_names import pairs
 
 PAGE: Final = Path(__file__).with_name("released.json")
-KINDS: Final = (Generation, ToolCall, PostTools)
+KINDS: Final = (Generation, ToolCall, PostTools, Approval)
 
 
 def tag(struct: Any) -> str:

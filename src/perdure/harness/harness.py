@@ -17,9 +17,11 @@ from perdure.drive.limits import Limits
 from perdure.drive.outcomes import DriveResult, Inspection
 from perdure.drive.scheduler import CloseReport, Scheduler
 from perdure.errors import Rejected
+from perdure.harness.approvals import decide_approval
 from perdure.harness.conversation import Conversation
 from perdure.harness.core import Core
 from perdure.harness.options import HarnessOptions, registry
+from perdure.kinds.approval import Approval
 from perdure.kinds.content import CORE_CONTENT, ContentKind
 from perdure.kinds.generation import Generation
 from perdure.kinds.post_tools import PostTools
@@ -42,6 +44,7 @@ from perdure.records.addresses import (
     SessionValue,
     WorkingScope,
 )
+from perdure.records.approvals import ApprovalOutcome, Verdict
 from perdure.records.codec import decode, decode_json
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import ModelId
@@ -161,6 +164,25 @@ class Harness:
         return await self._core.scheduler.drive(
             None, poll_deferred=poll_deferred, wait_timers=wait_timers
         )
+
+    async def decide_approval(
+        self,
+        approval_id: Seq,
+        decision: Verdict,
+        *,
+        details: object = None,
+        by: str = "api",
+    ) -> ApprovalOutcome:
+        """Grant or deny what waits for a person; the first decision counts (D17, AQ-06).
+
+        A grant lets the held call run with the arguments that were shown, on the next drive; a
+        deny settles it now, with the text of `details` for the model. `by` says who decided.
+
+        Raises:
+            Rejected: `not_found`; `unknown_target` for a task of another kind; `busy` while it is
+                not announced yet; `invariant` for anything but grant and deny.
+        """
+        return await decide_approval(self._core, approval_id, decision, details=details, by=by)
 
     def on_preview(self, listener: PreviewListener) -> Callable[[], None]:
         """Call `listener` with streamed frames and progress; answers the way out."""
@@ -307,6 +329,7 @@ def _assemble(
         Generation(services),
         ToolCall(services),
         PostTools(services),
+        Approval(services),
         *options.kinds,
     ]
     table = KindTable([kind.facts for kind in kinds], [kind.facts for kind in contents.values()])

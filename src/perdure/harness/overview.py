@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct
 
 from perdure.errors import Rejected
 from perdure.harness.usage import UsageReader
+from perdure.kinds.approval import Approval
 from perdure.kinds.generation import Generation
 from perdure.kinds.post_tools import PostTools
 from perdure.kinds.states import GenerationState, ToolState
@@ -29,7 +30,7 @@ PAGE: Final = 100
 """Conversations or tasks read at a time."""
 
 ROLES: Final = MappingProxyType(
-    {facts.name: facts.roles for facts in (Generation.facts, ToolCall.facts, PostTools.facts)}
+    {kind.facts.name: kind.facts.roles for kind in (Generation, ToolCall, PostTools, Approval)}
 )
 """What each status of the core kinds means."""
 

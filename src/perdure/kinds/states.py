@@ -57,7 +57,8 @@ class ToolState(
 
     `offered` says that the generation offered the tool (TL-03); `replay` is captured with the
     running intent (TL-07); `launch` is where its command was started (TL-33); `allowed_by` says
-    whose flag let a call run that would have asked (AQ-09).
+    whose flag let a call run that would have asked (AQ-09). `approval` is the question that holds
+    or held the call, and `approved` says that it was granted: then `args` run as they are (AQ-05).
     """
 
     v: Literal[1]
@@ -69,6 +70,8 @@ class ToolState(
     attempt: int = 1
     replay: Literal["safe", "never"] = "never"
     allowed_by: str | UnsetType = UNSET
+    approval: Seq | UnsetType = UNSET
+    approved: Literal[True] | UnsetType = UNSET
     args: Mapping[str, Any] | UnsetType = UNSET
     launch: LaunchRef | UnsetType = UNSET
     produced: Seq | UnsetType = UNSET

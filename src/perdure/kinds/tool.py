@@ -1,4 +1,4 @@
-"""A tool call: validation, permission, execution, its own result, and nothing else (seed 3.10).
+"""A tool call: admission, execution, its own result, and nothing else (seed 3.10).
 
 It reads no sibling, drains no queue and creates no generation (TL-11). Effective arguments and the
 replay declaration are committed with `running` before anything runs (TL-07); an interrupted call
@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct
 from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
 from perdure.errors import Interrupted, InvalidArguments, PerdureError, ToolFailed, text_of
+from perdure.kinds.admission import Admitted, Asking, admit, hold_call
 from perdure.kinds.launching import LaunchedCalls
 from perdure.kinds.reader import ConversationView
 from perdure.kinds.services import Services
@@ -28,13 +29,10 @@ from perdure.records.codec import encode
 from perdure.records.launches import LaunchRef
 from perdure.records.messages import AssistantPayload, TextPart, ToolCallPart, read_payload
 from perdure.records.seqs import Seq
-from perdure.records.strict_json import parse_object, repair_text
+from perdure.records.strict_json import repair_text
 from perdure.records.tasks import Role, Task
 
 T = TypeVar("T")
-
-SCHEMA_CHARACTERS_MAX: Final = 2_048
-"""Longest text that tells a model what was wrong with its arguments (PV-09)."""
 
 DEFAULT_OUTPUT_BYTES: Final = 65_536
 
@@ -101,7 +99,7 @@ class ToolCall:
         answers_call=True,
     )
     slots: Mapping[str, Slot] = MappingProxyType({"planned": "tools", "running": "tools"})
-    ends_by: Mapping[str, EndsBy] = MappingProxyType({"waiting": "decision"})
+    ends_by: Mapping[str, EndsBy] = MappingProxyType({"waiting": "task"})
 
     def __init__(self, services: Services) -> None:
         """Take the host's services."""
@@ -128,28 +126,21 @@ class ToolCall:
                 ),
             )
             return
-        tool = self._services.tools.get(state.name)
         call = await self._call_part(task, ctx, state)
-        refusal = self._refusal(tool, state, call)
-        if refusal is not None or tool is None:
-            assert refusal is not None
-            await self._refuse(ctx, tool, state, refusal)
-            return
-        args = state.args if state.args is not UNSET else self._checked(tool, call)
-        if isinstance(args, CallResult):
-            await self._refuse(ctx, tool, state, args)
-            return
-        permission = self._permission(tool)
-        if isinstance(permission, CallResult):
-            await self._refuse(ctx, tool, state, permission)
-            return
-        await self._run(ctx, tool, state, call, args, allowed_by=permission)
+        admission = await admit(self._services, state, call)
+        if isinstance(admission, Asking) and state.attempt == 1:
+            await hold_call(ctx, self._services, admission)
+        elif isinstance(admission, Admitted):
+            await self._run(ctx, state, call, admission)
+        else:
+            tool = self._services.tools.get(state.name)
+            await self._refuse(ctx, tool, state, admission)
 
     async def _refuse(
-        self, ctx: TaskContext, tool: Tool | None, state: ToolState, refusal: CallResult
+        self, ctx: TaskContext, tool: Tool | None, state: ToolState, refusal: CallResult | Asking
     ) -> None:
         """Settle a call that may not run; one that ran before a crash was interrupted (FM-07)."""
-        if state.attempt > 1:
+        if state.attempt > 1 or isinstance(refusal, Asking):
             refusal = await self._interrupted(ctx, tool, attempt=state.attempt - 1)
         await settle_call(ctx, self._services, refusal)
 
@@ -203,69 +194,23 @@ class ToolCall:
         message = read_payload(entry.payload_json, AssistantPayload).message
         return message.calls[state.call_index]
 
-    def _refusal(
-        self, tool: Tool | None, state: ToolState, call: ToolCallPart
-    ) -> CallResult | None:
-        """Say why a call cannot run at all (TL-02, TL-03, FM-06)."""
-        if tool is None:
-            known = ", ".join(sorted(self._services.tools)) or "none"
-            return error_result(
-                "notStarted", f"not executed: tool {state.name!r} not found; there are: {known}"
-            )
-        if not state.offered:
-            return error_result(
-                "notStarted", f"not executed: tool {state.name!r} was not offered to this request"
-            )
-        if call.args is UNSET:
-            return _bad_arguments(tool, _why_unparsed(call))
-        return None
-
-    def _checked(self, tool: Tool, call: ToolCallPart) -> Mapping[str, Any] | CallResult:
-        """Validate arguments against the tool's schema (TL-04)."""
-        try:
-            return tool.check(_args(call))
-        except InvalidArguments as error:
-            return _bad_arguments(tool, str(error))
-
-    def _permission(self, tool: Tool) -> CallResult | str | None:
-        """Answer the denial of a call that may not run; else whose flag lets it, if any (AQ-09)."""
-        decision, by = self._services.permissions.decide(tool)
-        if decision == "allow":
-            return by
-        if decision == "deny":
-            whose = f" by {by}" if by else ""
-            return error_result("denied", f"denied{whose}: calls of {tool.name!r} are not allowed")
-        return error_result(
-            "denied",
-            f"denied: {tool.name!r} asks a person first, and nobody can be asked here; "
-            f"it runs when allowed with --allow {tool.name} or --yes",
-        )
-
     # Running.
 
-    def _intent(
-        self, tool: Tool, call: ToolCallPart, args: Mapping[str, Any], *, allowed_by: str | None
-    ) -> dict[str, Any]:
+    def _intent(self, call: ToolCallPart, admitted: Admitted) -> dict[str, Any]:
         """Answer what is captured with `running`: replay, flag, changed arguments (TL-07)."""
-        facts: dict[str, Any] = {"replay": tool.replay}
-        if allowed_by is not None:
-            facts["allowed_by"] = allowed_by
-        if call.args is UNSET or encode(args) != encode(call.args):
-            facts["args"] = args
+        facts: dict[str, Any] = {"replay": admitted.tool.replay}
+        if admitted.allowed_by is not None:
+            facts["allowed_by"] = admitted.allowed_by
+        if call.args is UNSET or encode(admitted.args) != encode(call.args):
+            facts["args"] = admitted.args
         return facts
 
     async def _run(
-        self,
-        ctx: TaskContext,
-        tool: Tool,
-        state: ToolState,
-        call: ToolCallPart,
-        args: Mapping[str, Any],
-        *,
-        allowed_by: str | None,
+        self, ctx: TaskContext, state: ToolState, call: ToolCallPart, admitted: Admitted
     ) -> None:
+        tool, args = admitted.tool, admitted.args
         launching = tool.name in self._launching
-        facts = self._intent(tool, call, args, allowed_by=allowed_by)
+        facts = self._intent(call, admitted)
         if launching:
             facts["launch"] = self._launched.place(ctx)
         # The intent of an effect not declared safe is on disk before the effect (BR-02).
@@ -348,22 +293,6 @@ def _needs_barrier(replay: Replay) -> bool:
 
 def _args(call: ToolCallPart) -> Mapping[str, Any]:
     return {} if call.args is UNSET else call.args
-
-
-def _why_unparsed(call: ToolCallPart) -> str:
-    """Say what is wrong with arguments that the strict parser refused, such as a long number."""
-    why = "the arguments are not a complete JSON object"
-    try:
-        parse_object("" if call.args_text is UNSET else call.args_text)
-    except InvalidArguments as error:
-        return f"{why}: {error}"
-    return why
-
-
-def _bad_arguments(tool: Tool, fault: str) -> CallResult:
-    schema = encode(tool.parameters).decode()
-    text = f"not executed: {fault}; {tool.name} takes {schema}"
-    return error_result("notStarted", repair_text(text)[0][:SCHEMA_CHARACTERS_MAX])
 
 
 def finished_call(sink: TaskSink) -> CallResult:

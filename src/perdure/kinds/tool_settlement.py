@@ -64,12 +64,13 @@ async def settle_call(ctx: TaskContext, services: Services, result: CallResult) 
 
     async def build(tx: Command) -> None:
         task = await tx.task(ctx.task_id)
-        await _settle(tx, task, services, result)
+        await settle_on(tx, task, services, result)
 
     await ctx.commit(build)
 
 
-async def _settle(tx: Command, task: Task, services: Services, result: CallResult) -> None:
+async def settle_on(tx: Command, task: Task, services: Services, result: CallResult) -> None:
+    """Write a call's result and settle it in a command that may hold more (AP-05)."""
     state = tool_state(task)
     cut = result.window.cut() if result.window is not None else None
     secrets = services.secrets

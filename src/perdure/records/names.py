@@ -65,6 +65,7 @@ STORED_NAMES: Final = MappingProxyType(
         "poll_after_ms": "pollAfterMs",
         "expires_at_ms": "expiresAt",
         "allowed_by": "allowedBy",
+        "asked_ms": "asked",
         "add_tools": "addTools",
         "timed_out": "timedOut",
         "adapter_version": "n",

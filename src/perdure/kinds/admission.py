@@ -1,0 +1,120 @@
+"""May this call run? Decided in one order: what cannot run is never asked about (AQ-04, BB-31).
+
+Unknown tool, tool not offered, arguments cut or wrong; then permission. A person is asked by
+holding the call: one command creates the approval and moves the call to waiting with the
+validated arguments, which are exactly those that run when it is granted (AP-02, AQ-05).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import UNSET, Struct
+
+from perdure.drive.context import TaskContext
+from perdure.errors import InvalidArguments
+from perdure.kinds.approval import hold_for
+from perdure.kinds.services import Services
+from perdure.kinds.states import ToolState
+from perdure.kinds.tool_settlement import CallResult, error_result
+from perdure.line.command import Command
+from perdure.ports import Tool
+from perdure.records.codec import encode
+from perdure.records.messages import ToolCallPart
+from perdure.records.strict_json import parse_object, repair_text
+
+SCHEMA_CHARACTERS_MAX: Final = 2_048
+"""Longest text that tells a model what was wrong with its arguments (PV-09)."""
+
+
+class Admitted(Struct, frozen=True, kw_only=True):
+    """The call runs with these arguments; `allowed_by` says whose flag let it (AQ-09)."""
+
+    tool: Tool
+    args: Mapping[str, Any]
+    allowed_by: str | None = None
+
+
+class Asking(Struct, frozen=True, kw_only=True):
+    """A person decides whether the call runs with these arguments."""
+
+    args: Mapping[str, Any]
+    prompt: str
+
+
+async def admit(
+    services: Services, state: ToolState, call: ToolCallPart
+) -> Admitted | Asking | CallResult:
+    """Answer whether a call runs, waits for a person, or ends with a result that says why not."""
+    tool = services.tools.get(state.name)
+    if tool is None:
+        known = ", ".join(sorted(services.tools)) or "none"
+        return error_result(
+            "notStarted", f"not executed: tool {state.name!r} not found; there are: {known}"
+        )
+    if not state.offered:
+        return error_result(
+            "notStarted", f"not executed: tool {state.name!r} was not offered to this request"
+        )
+    if call.args is UNSET:
+        return _bad_arguments(tool, _why_unparsed(call))
+    args = state.args if state.args is not UNSET else _checked(tool, call.args)
+    if isinstance(args, CallResult):
+        return args
+    if state.approved is not UNSET:
+        return Admitted(tool=tool, args=args)
+    return _permitted(services, tool, args)
+
+
+def _checked(tool: Tool, args: Mapping[str, Any]) -> Mapping[str, Any] | CallResult:
+    """Validate arguments against the tool's schema (TL-04)."""
+    try:
+        return tool.check(args)
+    except InvalidArguments as error:
+        return _bad_arguments(tool, str(error))
+
+
+def _permitted(
+    services: Services, tool: Tool, args: Mapping[str, Any]
+) -> Admitted | Asking | CallResult:
+    decision, by = services.permissions.decide(tool)
+    if decision == "allow":
+        return Admitted(tool=tool, args=args, allowed_by=by)
+    if decision == "ask":
+        return Asking(args=args, prompt=f"May {tool.name} run?")
+    whose = f" by {by}" if by else ""
+    return error_result("denied", f"denied{whose}: calls of {tool.name!r} are not allowed")
+
+
+async def hold_call(ctx: TaskContext, services: Services, asking: Asking) -> None:
+    """Create the approval and put the call to sleep on it, in one command (TL-06, AP-02)."""
+
+    async def build(tx: Command) -> None:
+        task = await tx.task(ctx.task_id)
+        if task.abort_requested is not UNSET:
+            return
+        approval = hold_for(
+            tx,
+            task.conv_id,
+            prompt=asking.prompt,
+            now_ms=services.clock.now_ms(),
+            tool=task.id,
+        )
+        tx.patch(task, status="waiting", after=[approval], approval=approval, args=asking.args)
+
+    await ctx.commit(build)
+
+
+def _why_unparsed(call: ToolCallPart) -> str:
+    """Say what is wrong with arguments that the strict parser refused, such as a long number."""
+    why = "the arguments are not a complete JSON object"
+    try:
+        parse_object("" if call.args_text is UNSET else call.args_text)
+    except InvalidArguments as error:
+        return f"{why}: {error}"
+    return why
+
+
+def _bad_arguments(tool: Tool, fault: str) -> CallResult:
+    schema = encode(tool.parameters).decode()
+    text = f"not executed: {fault}; {tool.name} takes {schema}"
+    return error_result("notStarted", repair_text(text)[0][:SCHEMA_CHARACTERS_MAX])
