@@ -75,6 +75,8 @@ class Desk:
             "LANG": "C.UTF-8",
             "TERM": "xterm",
         }
+        if "PYTHONPATH" in os.environ:  # a checkout that is not the installed one tests itself
+            self.env["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
     @property
     def store(self) -> Path:

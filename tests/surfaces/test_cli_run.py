@@ -386,13 +386,13 @@ def test_the_common_options_choose_store_and_conversation(desk: Desk) -> None:
     assert "other.db" in desk.run("inspect", "--store", f"{url}x", "-s", "x").err
 
 
-def test_a_tool_that_asks_is_denied_until_a_flag_allows_it(desk: Desk) -> None:
+def test_a_tool_that_asks_is_held_until_a_flag_allows_it(desk: Desk) -> None:
     call = {"name": "shell", "args": {"command": "echo $((6*7)) > out"}}
     model = desk.script({"when": "go", "calls": [call]}, HELLO)
     made = desk.folder / "out"
-    denied = desk.run("run", "--no-session", "-m", model, "go")
-    assert "denied" in denied.err
-    assert "--allow shell" in denied.err
+    held = desk.run("run", "-m", model, "-s", "held", "--json", "go")
+    assert held.code == 5
+    assert [wait["kind"] for wait in held.document["waiting_for"]] == ["decision"]
     assert not made.exists()
     both = desk.run("run", "--no-session", "-m", model, "--yes", "--deny", "sh*", "go")
     assert "denied" in both.err
@@ -400,7 +400,7 @@ def test_a_tool_that_asks_is_denied_until_a_flag_allows_it(desk: Desk) -> None:
     allowed = desk.run("run", "-m", model, "-s", "a", "--allow", "sh*", "go")
     assert "finished" in allowed.err
     assert made.read_text() == "42\n"
-    again = desk.run("run", "-m", model, "-s", "a", "go")
+    again = desk.run("run", "-m", model, "-s", "a", "--deny", "shell", "go")
     assert "denied" in again.err
 
 

@@ -307,7 +307,7 @@ def test_a_hostile_folder_starts_nothing_and_reads_nothing_outside(desk: Desk) -
         *({"name": "read", "args": {"path": path}} for path in outside),
     ]
     model = desk.script({"when": "go", "calls": calls}, HELLO)
-    ended = desk.run("run", "-s", "a", "-m", model, "go")
+    ended = desk.run("run", "-s", "a", "-m", model, "--deny", "shell", "go")
     assert ended.code == 0
     assert "denied" in ended.err
     assert not (desk.folder / "marker").exists()

@@ -647,19 +647,17 @@ async def test_resources_reach_tools_as_they_are_and_are_never_stored(engine: En
 
 
 @pytest.mark.spec("AQ-09")
-async def test_a_call_that_asks_is_denied_until_flags_allow_it(engine: Engine) -> None:
+async def test_flags_let_a_call_run_that_would_ask_and_never_one_that_is_denied(
+    engine: Engine,
+) -> None:
     asks, denies = Probe("asks", approval="ask"), Probe("denies", approval="deny")
     replies = [say(call("asks"), call("denies")), say("end")]
-    root = await engine.root(replies, tools=[asks, denies])
-    await root.prompt("hi")
-    assert await outcomes(root) == ["denied", "denied"]
-    await engine.close()
     flags = Permissions(yes=True, subject="cli:somebody")
     root = await engine.root(replies, tools=[asks, denies], permissions=flags)
     await root.prompt("hi")
     assert [len(asks.runs), len(denies.runs)] == [1, 0]
     decided = [task.state.get("allowedBy") for task in await tasks_of(root, "tool")]
-    assert decided == [None, None, "cli:somebody --yes", None]
+    assert decided == ["cli:somebody --yes", None]
 
 
 @pytest.mark.spec("IV-20", "TL-11")
