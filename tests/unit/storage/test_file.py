@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import threading
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -27,7 +28,7 @@ from perdure.storage.sqlite import SqliteSessions
 from perdure.storage.sqlite.connect import FORMAT, Step, open_writer, prepare_container
 from perdure.storage.sqlite.handle import SqliteStorage
 from perdure.storage.sqlite.rows import SessionRows
-from perdure.storage.sqlite.writer import Writer
+from perdure.storage.sqlite.writer import ALONE_COMMITS, Writer
 from perdure.testing.manual_clock import ManualClock
 from perdure.testing.storage_history import History, value_at
 from perdure.testing.storage_lab import Batch, Lab, journal
@@ -577,11 +578,14 @@ async def test_an_open_that_is_cancelled_leaves_the_session_free(tmp_path: Path)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("durability", ["power", "process"])
+@pytest.mark.parametrize("before", [0, ALONE_COMMITS], ids=["on the thread", "on the loop"])
 async def test_a_barrier_in_a_file_that_lost_its_name_is_never_acknowledged(
-    tmp_path: Path, *, replaced: bool
+    tmp_path: Path, *, replaced: bool, durability: Literal["power", "process"], before: int
 ) -> None:
-    sessions = container(tmp_path)
+    sessions = container(tmp_path, durability=durability)
     storage = await sessions.open(NAME, create=True)
+    await count_up(storage, before)
     batch = main(storage)
     batch.conversation()
     await batch.commit(barrier=True)

@@ -161,13 +161,16 @@ class Writer:
     def _commit_here(self, job: CommitJob) -> bool:
         """Commit on the event loop; False when another process writes, and nothing was done.
 
-        The only place of perdure that asks SQLite on the loop to write.
+        The only place of perdure that asks SQLite on the loop to write, and where a barrier asks
+        what file has the store's name.
         """
         conn = self._conn
         if conn is None:
             return False
         was_clean = not self._wal_bytes
         try:
+            if job.barrier:
+                self._check_place()
             self._set_wait(conn, 0)
             self._persist(conn, [job])
         except Rejected as error:
