@@ -33,7 +33,8 @@ def watched(desk: Desk) -> dict[str, str]:
     folder = desk.home / "watch"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(WATCH)
-    return {"PYTHONPATH": str(folder), "SEEN": str(desk.home / "seen.jsonl")}
+    path = f"{folder}:{desk.env['PYTHONPATH']}"
+    return {"PYTHONPATH": path, "SEEN": str(desk.home / "seen.jsonl")}
 
 
 def events(desk: Desk) -> list[list[str]]:

@@ -71,6 +71,8 @@ class Desk:
             "HOME": str(self.home),
             "PATH": f"{Path(PERDURE).parent}{os.pathsep}{os.environ['PATH']}",
             "PERDURE_HOME": str(self.data),
+            # The package that the tests import, also where another one is installed.
+            "PYTHONPATH": str(Path(perdure.__file__).parents[1]),
             "XDG_CONFIG_HOME": str(self.home / "config"),
             "LANG": "C.UTF-8",
             "TERM": "xterm",
