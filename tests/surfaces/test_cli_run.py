@@ -172,7 +172,7 @@ def test_a_missing_extra_is_said_before_a_session_is_made(
     desk: Desk, model: str, library: str, extra: str
 ) -> None:
     (desk.home / "sitecustomize.py").write_text(f"import sys\nsys.modules[{library!r}] = None\n")
-    desk.env["PYTHONPATH"] = str(desk.home)
+    desk.env["PYTHONPATH"] = f"{desk.home}:{desk.env['PYTHONPATH']}"
     for words in (("run", "-m", model, "-s", "a", "hi"), ("models", "check", model)):
         ended = desk.run(*words, "--json")
         assert ended.code == 2
@@ -425,6 +425,14 @@ def test_the_answer_also_goes_into_a_file(desk: Desk) -> None:
     assert desk.run(*words).out == "Hello there.\n"
     assert (desk.folder / "answer.txt").read_text() == "Hello there.\n"
     assert [file.name for file in desk.folder.iterdir()] == ["answer.txt"]
+
+
+def test_an_answer_that_could_not_be_written_is_not_asked_for(desk: Desk) -> None:
+    words = ("run", "-s", "a", "-m", desk.script(HELLO), "-o", "/proc/answer", "--json", "hi")
+    refused = desk.run(*words)
+    assert refused.code == 2
+    assert "'/proc/answer' cannot be written" in refused.document["error"]["message"]
+    assert not desk.store.exists()
 
 
 def test_a_repeated_request_gives_the_first_answer(desk: Desk) -> None:

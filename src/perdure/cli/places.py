@@ -1,5 +1,6 @@
 """Where a command's files are, and how one is written: store, data folder, a file asked for."""
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -82,6 +83,32 @@ def check_url(url: str) -> None:
         raise Rejected("invariant", f"the store {url!r} is not one of {' and '.join(SCHEMES)}")
 
 
+def check_writable(file: Path, option: str) -> None:
+    """Find out whether a file can be written, before anything is done whose answer goes there.
+
+    Raises:
+        UsageProblem: naming the option, the file and why not.
+    """
+    try:
+        place = file.resolve()
+        if place.exists() and not place.is_file():
+            if not os.access(place, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        handle, fresh = _beside(place)
+        os.close(handle)
+        Path(fresh).unlink()
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageProblem(
+            f"{option} {str(file)!r} cannot be written: {why}", "name a file that can"
+        ) from None
+
+
+def _beside(file: Path) -> tuple[int, str]:
+    return tempfile.mkstemp(prefix=".perdure-", dir=file.parent)
+
+
 def write_whole(file: Path, text: str) -> None:
     """Write a file by rename, its owner's alone: no reader sees half of it (CM-19, SX-06).
 
@@ -91,7 +118,7 @@ def write_whole(file: Path, text: str) -> None:
     if file.exists() and not file.is_file():
         file.write_text(text, encoding="utf-8", errors="replace")
         return
-    handle, fresh = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    handle, fresh = _beside(file)
     with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as out:
         out.write(text)
     Path(fresh).replace(file)

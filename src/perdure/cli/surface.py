@@ -4,6 +4,7 @@
 and hands both to the command, which answers an `Ending`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -17,6 +18,7 @@ from perdure.cli.events import ResultEvent
 from perdure.cli.names import session_names
 from perdure.cli.terminal import Terminal, When
 from perdure.configuration.config import Config
+from perdure.records.seqs import SEQ_MAX
 
 Command: TypeAlias = Callable[..., Ending]
 
@@ -100,6 +102,33 @@ class Surface:
         return CODES["pipe"] if is_cut else ending.code
 
 
+class _Position(click.IntRange):
+    """A seq that a person names: one above the last there can be names nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Answer the seq; anything else is a usage error."""
+        position: int = super().convert(value, param, ctx)
+        if position > SEQ_MAX:
+            self.fail(f"{value} is above {SEQ_MAX}, the highest there can be.", param, ctx)
+        return position
+
+
+class _Seconds(click.FloatRange):
+    """A time of waiting: click's range lets "nan" pass, and "inf" is no time."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Answer the seconds; anything else is a usage error."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds above 0.", param, ctx)
+        return seconds
+
+
+COMMIT: Final = _Position(min=0)
+"""The end of a commit."""
+
 COLOR: Final = click.Choice(["auto", "always", "never"])
 
 _OPTIONS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
@@ -126,7 +155,7 @@ _OPTIONS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
         "conversation",
         click.option(
             "--conversation",
-            type=click.IntRange(min=1),
+            type=_Position(min=1),
             metavar="ID",
             help="A conversation of the session.  [default: the root]",
         ),
@@ -135,7 +164,7 @@ _OPTIONS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
         "timeout",
         click.option(
             "--timeout",
-            type=click.FloatRange(min=0, min_open=True),
+            type=_Seconds(min=0, min_open=True),
             metavar="SECONDS",
             help="End the wait after this time with exit code 5; the session can be continued.",
         ),

@@ -18,6 +18,7 @@ from perdure.configuration.positions import line_at, lines_of
 from perdure.configuration.tables import NAMED, UNBUILT, File
 from perdure.errors import Rejected
 from perdure.providers.config import HOSTED, UNHOSTED
+from perdure.providers.plain_files import read_plain
 from perdure.records.models import parse_model
 
 FILE_BYTES_MAX: Final = 1 << 20
@@ -66,12 +67,12 @@ def read_file(file: Path) -> Read:
         Rejected: `invariant`, when the file cannot be read at all, with its place.
     """
     try:
-        data = file.read_bytes()
+        data = read_plain(file, FILE_BYTES_MAX)
     except OSError as error:
         raise Rejected("invariant", f"the configuration {str(file)!r}: {error.strerror}") from None
     if len(data) > FILE_BYTES_MAX:
         raise Rejected(
-            "invariant", f"{file}: {len(data):,} bytes; at most {FILE_BYTES_MAX:,} are read"
+            "invariant", f"{file}: more than the {FILE_BYTES_MAX:,} bytes that are read at most"
         )
     try:
         text = data.decode()

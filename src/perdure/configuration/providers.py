@@ -9,6 +9,7 @@ import msgspec
 from perdure.configuration.tables import File, ProviderTable
 from perdure.errors import ProviderError
 from perdure.providers.config import KeySource, ModelPrice, ProviderConfig
+from perdure.providers.plain_files import read_plain
 from perdure.records.models import parse_model
 
 FILE_REFERENCE: Final = "file:"
@@ -68,8 +69,7 @@ def key_in_file(file: Path) -> Callable[[], str]:
                 raise ProviderError(
                     "auth", f"the key file {str(file)!r} is open to others; chmod 600 it"
                 )
-            with file.open("rb") as opened:
-                return opened.read(KEY_BYTES_MAX).decode().strip()
+            return read_plain(file, KEY_BYTES_MAX)[:KEY_BYTES_MAX].decode().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ProviderError("auth", f"the key file {str(file)!r}: {error}") from None
 

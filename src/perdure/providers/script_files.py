@@ -25,6 +25,7 @@ from msgspec import UNSET, Raw, Struct
 
 from perdure.errors import FailureCode, Rejected
 from perdure.ports import Clock, Threads
+from perdure.providers.plain_files import read_plain
 from perdure.providers.script import END, Deferred, Failure, Reply, call
 from perdure.providers.scripted import ScriptedModels
 from perdure.records.codec import to_raw
@@ -100,7 +101,7 @@ def read_script(content: bytes, name: str, *, clock: Clock | None = None) -> Scr
         Rejected: `invariant`, naming the file and what is wrong at which place.
     """
     if len(content) > SCRIPT_BYTES_MAX:
-        _refuse(name, f"{len(content)} bytes, above {SCRIPT_BYTES_MAX}")
+        _refuse(name, f"more than the {SCRIPT_BYTES_MAX:,} bytes that are read at most")
     values = _values(content, name)
     if len(values) == 1 and isinstance(values[0], dict) and "replies" in values[0]:
         try:
@@ -122,7 +123,7 @@ def load_script(path: Path, *, clock: Clock | None = None) -> ScriptedModels:
         Rejected: `not_found` when it cannot be read, `invariant` when it is not a script.
     """
     try:
-        content = path.read_bytes()
+        content = read_plain(path, SCRIPT_BYTES_MAX)
     except OSError as error:
         raise Rejected(
             "not_found",

@@ -75,7 +75,7 @@ def test_every_fault_is_said_in_one_run_with_its_line(tmp_path: Path) -> None:
     [
         (b"[store\n", "line 1, column 7"),
         (b"[store]\nurl = \xff\n", "UTF-8"),
-        (b"#" * (1024 * 1024 + 1), "1,048,577"),
+        (b"#" * (1024 * 1024 + 1), "1,048,576"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, data: bytes, words: str) -> None:

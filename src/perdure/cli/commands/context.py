@@ -8,7 +8,7 @@ from perdure.cli.choices import config_of, store_of
 from perdure.cli.endings import Ending
 from perdure.cli.last import last_of_folder
 from perdure.cli.reading import reading
-from perdure.cli.surface import Surface, surfaced
+from perdure.cli.surface import COMMIT, Surface, surfaced
 from perdure.cli.tables import table
 from perdure.cli.visible import visible
 from perdure.cli.work import Work, tools_of
@@ -26,7 +26,7 @@ from perdure.records.seqs import Seq
 @surfaced("store", "session", "conversation", "config")
 @click.option(
     "--as-of",
-    type=click.IntRange(min=0),
+    type=COMMIT,
     metavar="COMMIT",
     help="The request as it would have been at this commit's end.",
 )

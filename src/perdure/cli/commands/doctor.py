@@ -9,7 +9,7 @@ import msgspec
 import perdure
 from perdure.cli.commands.checkups import Check, all_checks
 from perdure.cli.endings import Ending, Problem
-from perdure.cli.places import write_whole
+from perdure.cli.places import check_writable, write_whole
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.tables import table
 
@@ -30,6 +30,8 @@ from perdure.cli.tables import table
 )
 def command(surface: Surface, *, network: bool, bundle: Path | None) -> Ending:
     """Run every check and print a row each."""
+    if bundle is not None:
+        check_writable(bundle, "--bundle")
     checks = perdure.run(all_checks(surface.flags, network=network))
     if bundle is not None:
         write_whole(bundle, _report(checks))

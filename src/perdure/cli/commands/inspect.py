@@ -10,7 +10,7 @@ from perdure.cli.endings import Ending
 from perdure.cli.last import last_of_folder
 from perdure.cli.reading import reading
 from perdure.cli.spending import spent_of, spent_words
-from perdure.cli.surface import Surface, surfaced
+from perdure.cli.surface import COMMIT, Surface, surfaced
 from perdure.cli.tables import facts, table, when
 from perdure.harness.overview import LiveTask, Overview, Queued, overview
 from perdure.records.seqs import Seq
@@ -27,7 +27,7 @@ from perdure.records.sessions import SessionInfo
 @surfaced("store", "session", "conversation", "config")
 @click.option(
     "--as-of",
-    type=click.IntRange(min=0),
+    type=COMMIT,
     metavar="COMMIT",
     help="Show the session as it was at this commit's end.",
 )

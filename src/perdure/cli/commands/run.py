@@ -10,6 +10,7 @@ from perdure.cli.choices import store_of
 from perdure.cli.driving import Plan, drive
 from perdure.cli.endings import Ending, UsageProblem
 from perdure.cli.last import last_of_folder
+from perdure.cli.places import check_writable
 from perdure.cli.prompt import read_prompt
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.work import Work, prepare, working
@@ -56,8 +57,8 @@ def command(
     flags = surface.flags
     if sum((last, no_session, flags.session is not None)) > 1:
         raise UsageProblem("--session, --continue and --no-session exclude each other")
-    if output is not None and not output.absolute().parent.is_dir():
-        raise UsageProblem(f"the folder of --output {str(output)!r} is not there", "make it first")
+    if output is not None:
+        check_writable(output, "--output")
     prompt = read_prompt(text)
 
     async def run() -> Ending:
