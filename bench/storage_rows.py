@@ -17,7 +17,7 @@ from perdure.kinds.content import CORE_CONTENT
 from perdure.line.command import Command
 from perdure.line.facts import KindTable, TaskFacts
 from perdure.line.line import Line
-from perdure.opening import open_store, system_ports
+from perdure.opening import SilentTelemetry, open_store, system_ports
 from perdure.ports import Sessions, Storage
 from perdure.records.addresses import ConversationList, ConversationValue, SessionList
 from perdure.records.entries import Entry, EntryMeta
@@ -114,7 +114,13 @@ async def writers(
     made: list[Writer] = []
     for at in range(number):
         storage = await sessions.open(f"s{at}", create=True)
-        line = Line(storage, clock=ports.clock, kinds=KINDS, report=lambda error: None)
+        line = Line(
+            storage,
+            clock=ports.clock,
+            kinds=KINDS,
+            telemetry=SilentTelemetry(),
+            report=lambda error: None,
+        )
         await line.hydrate()
         writer = Writer(line, storage)
         await writer.start()

@@ -30,7 +30,8 @@ from perdure.hosts.clock import SystemClock
 from perdure.hosts.folders import user_data_folder
 from perdure.hosts.late_processes import LateProcesses
 from perdure.hosts.randomness import SystemRandomness
-from perdure.hosts.silent_telemetry import SilentTelemetry
+from perdure.hosts.silent_telemetry import SilentTelemetry as SilentTelemetry
+from perdure.hosts.silent_telemetry import chosen_telemetry
 from perdure.hosts.threads import DaemonThreads
 from perdure.kinds.permissions import Permissions
 from perdure.kinds.secrets import Secrets
@@ -44,6 +45,7 @@ from perdure.ports import (
     Randomness,
     Sessions,
     Storage,
+    Telemetry,
     Threads,
     Tool,
 )
@@ -103,7 +105,8 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     (K44). `secrets` names environment variables whose texts are stored as `[secret NAME]` only;
     the keys of providers are such secrets anyway (SX-05). `models` replaces every provider;
     `data_folder` holds the local model. With `named_by_id` a new session is made, and `session`
-    is the start of its name; the first digits of its id follow (CM-18).
+    is the start of its name; the first digits of its id follow (CM-18). `telemetry` is "otel",
+    "none" or your own; left out, spans go to the tracer provider the program has set, if any.
     """
 
     session: str
@@ -124,6 +127,7 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     secrets: Sequence[str] = ()
     limits: Limits | None = None
     resources: Mapping[str, object] = NO_OPTIONS
+    telemetry: Telemetry | Literal["otel", "none"] | None = None
     data_folder: Path | None = None
     providers: Mapping[str, ProviderConfig] = NO_OPTIONS
     models: Models | None = None
@@ -210,7 +214,7 @@ class OpenSession:
                     clock=ports.clock,
                     randomness=ports.randomness,
                     threads=ports.threads,
-                    telemetry=SilentTelemetry(),
+                    telemetry=chosen_telemetry(options.telemetry, load),
                     initial=initial_settings(options, model),
                     tools=options.tools,
                     processes=processes,
@@ -301,6 +305,7 @@ def configured(config: Config) -> dict[str, Any]:
         "providers": load("perdure.configuration.providers").provider_configs(file),
         "permissions": Permissions(allow=file.approvals.allow, deny=file.approvals.deny),
         "secrets": file.tools.env,
+        "telemetry": file.telemetry.to,
         "limits": Limits(
             generations=file.limits.generations, tools=file.limits.tools, jobs=file.limits.jobs
         ),

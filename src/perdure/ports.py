@@ -1,8 +1,7 @@
 """Every seam to the outside, as Protocols, in one file.
 
 The engine asks the world for commits, models, tools, processes, files, time, random numbers,
-threads and telemetry through these and nothing else. An adapter implements one of them; each has
-a public suite in `perdure.testing` that also runs on its fake.
+threads and telemetry through these alone. Each has a public suite in `perdure.testing`.
 
 Rules that belong to the ports: a cancelled caller of `commit` neither loses nor splits it; a
 `Storage` used in a forked process raises before writing; `reconcile` may be called any number of
@@ -84,7 +83,12 @@ class Span(Protocol):
 class Telemetry(Protocol):
     """Where spans go."""
 
-    def span(self, name: str, **facts: str | int | float | bool) -> AbstractContextManager[Span]:
+    @property
+    def is_on(self) -> bool:
+        """Say whether anybody listens; nothing asks for a span while nobody does."""
+        ...
+
+    def span(self, name: str, /, **facts: str | int | float | bool) -> AbstractContextManager[Span]:
         """Open a span under the current one."""
         ...
 
@@ -473,11 +477,7 @@ class Tool(Protocol):
 
 @runtime_checkable
 class LaunchingTool(Protocol):
-    """A tool whose work is one command: the tool kind launches, waits, and recovers it (TL-33).
-
-    The kind commits the launch place with `running`, launches, waits, and hands the end to
-    `report`; after a crash it reconciles and reports the true result.
-    """
+    """A tool whose work is one command: the tool kind launches, waits, and recovers it (TL-33)."""
 
     def launch(self, args: Mapping[str, Any], ref: LaunchRef) -> LaunchSpec:
         """Answer what to start; raises ToolFailed when it may not."""

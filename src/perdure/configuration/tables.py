@@ -134,6 +134,15 @@ class CodeTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "monty"
 
 
+class TelemetryTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where spans go; they carry ids, names, counts and durations only."""
+
+    to: Annotated[
+        Literal["otel", "none"] | None,
+        Meta(description="otel or none; left out: the program's tracer provider, if it set one"),
+    ] = None
+
+
 class ServersTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tool servers; this release starts none."""
 
@@ -163,7 +172,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     serve: Unbuilt = {}
     prices: Mapping[str, ModelPrice] = {}
     evidence: Unbuilt = {}
-    telemetry: Unbuilt = {}
+    telemetry: TelemetryTable = TelemetryTable()
 
 
 UNBUILT: Final = frozenset(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, Literal, TypeAlias
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from perdure.drive.context import TaskContext
 from perdure.drive.kind import TaskKind
@@ -18,6 +18,7 @@ from perdure.drive.signals import SignalOwner, SignalReason
 from perdure.errors import Closed, Faulted, Interrupted
 from perdure.line.line import Line
 from perdure.ports import Clock
+from perdure.records.codec import decode
 from perdure.records.seqs import Seq
 from perdure.records.tasks import Task
 
@@ -99,15 +100,37 @@ class Claim:
             self._end()
 
     async def _invoke_joined(self, task: Task, method: Method) -> None:
-        failed = await self._invoke(task, method)
+        failed = await self._observed(task, method)
         if method != "abort" and self._marked():
             if failed is not None:
                 self._report(failed, self.task_id)
             self._owner = SignalOwner()
-            failed = await self._invoke(self._reread(), "abort")
+            failed = await self._observed(self._reread(), "abort")
         if failed is not None and self._line.fault is None:
             self._report(failed, self.task_id)
             self._line.stop(failed)
+
+    async def _observed(self, task: Task, method: Method) -> BaseException | None:
+        """Run one method under a span, unless its signal fired before it began (TM-03, TM-05)."""
+        telemetry = self._line.telemetry
+        if not telemetry.is_on or self.signalled:
+            return await self._invoke(task, method)
+        with telemetry.span(
+            f"task.{method}",
+            kind=task.kind,
+            task=task.id,
+            conv=task.conv_id,
+            attempt=_attempt(task),
+            status_from=task.status,
+        ) as span:
+            failed = await self._invoke(task, method)
+            held = self._line.residency
+            after = held.task(task.id) or held.settled_task(task.id)
+            if after is not None:
+                span.set(status_to=after.status)
+            if failed is not None:
+                span.set(error=type(failed).__name__)
+            return failed
 
     async def _invoke(self, task: Task, method: Method) -> BaseException | None:
         """Run one method; answers an exception it did not classify (TK-18)."""
@@ -143,6 +166,16 @@ class Claim:
         task = self._line.residency.task(self.task_id)
         assert task is not None
         return task
+
+
+class _Attempted(Struct):
+    """What every state that counts attempts has."""
+
+    attempt: int = 1
+
+
+def _attempt(task: Task) -> int:
+    return decode(task.state_json, _Attempted).attempt
 
 
 _AROUND: Final[ContextVar[tuple[Claim, ...]]] = ContextVar("perdure_claims_around", default=())

@@ -7,6 +7,7 @@ tasks change through `commit` (TK-15).
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -15,7 +16,8 @@ from perdure.drive.signals import InvocationSignal
 from perdure.errors import Closed, Interrupted, StrayCancellation
 from perdure.line.command import Command
 from perdure.line.line import Build, BuildWorking, Line
-from perdure.ports import Clock
+from perdure.line.spans import NO_SPAN
+from perdure.ports import Clock, Span
 from perdure.records.addresses import Address, task_scope
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListElement, ListPage
@@ -93,6 +95,16 @@ class TaskContext:
     async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:
         """Read a page of a list."""
         return await self.line.elements(address, page)
+
+    def span(self, name: str, /, **facts: str | int | float | bool) -> AbstractContextManager[Span]:
+        """Open a span around work of this invocation; none once its signal fired (TM-03).
+
+        Facts are ids, names, counts, durations, statuses and usage, never content (TM-02).
+        """
+        telemetry = self.line.telemetry
+        if not telemetry.is_on or self.signal.is_set:
+            return NO_SPAN
+        return telemetry.span(name, **facts)
 
     def emit(self, kind: str, payload: object) -> None:
         """Show watchers something that is not a record: a frame batch, a progress note."""

@@ -8,6 +8,7 @@ it. It reads task metadata only, never a payload (SC-16).
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct
@@ -58,6 +59,8 @@ class _Drive:
         self.until = until
         self.poll = poll
         self.wait_timers = wait_timers
+        # Passes for this drive run under whatever its caller observes (TM-04).
+        self.context = copy_context()
         self.answer: asyncio.Future[DriveResult] = asyncio.get_running_loop().create_future()
 
 
@@ -170,9 +173,7 @@ class Scheduler:
                 self._wake.clear()
                 if self._line.fault is not None:
                     break
-                scopes = {drive.conv_id: self._scope(drive.conv_id) for drive in self._drives}
-                self._sweep(scopes)
-                self._answer_drives(scopes)
+                self._drives[0].context.run(self._pass)
                 if not self._drives:
                     break
                 await self._wake.wait()
@@ -202,6 +203,21 @@ class Scheduler:
             if task.id not in self._claims or task.abort_requested is not UNSET:
                 self._wake.set()
                 return
+
+    def _pass(self) -> None:
+        """Sweep once for every drive, and answer those whose condition holds (TM-01)."""
+        telemetry = self._line.telemetry
+        scopes = {drive.conv_id: self._scope(drive.conv_id) for drive in self._drives}
+        if not telemetry.is_on:
+            self._sweep(scopes)
+            self._answer_drives(scopes)
+            return
+        drives, claims = len(self._drives), len(self._claims)
+        with telemetry.span("harness.drive", drives=drives, live=len(_union(scopes))) as span:
+            self._sweep(scopes)
+            span.set(launched=len(self._claims) - claims)
+            self._answer_drives(scopes)
+            span.set(answered=drives - len(self._drives))
 
     # The sweep.
 
@@ -281,11 +297,12 @@ class Scheduler:
         claim.launch(task, method, self._free)
 
     def _free(self, claim: Claim) -> None:
+        # Only who holds the task gives it back: a newer claim keeps its slot (SC-14).
         if self._claims.get(claim.task_id) is claim:
             del self._claims[claim.task_id]
-        slot = self._slots.pop(claim.task_id, None)
-        if slot is not None:
-            self._limits.release(slot)
+            slot = self._slots.pop(claim.task_id, None)
+            if slot is not None:
+                self._limits.release(slot)
         self._wake.set()
         if self._line.fault is not None:
             self._fail_drives()

@@ -6,6 +6,7 @@ mapping is in the same commit, and a repeat answers the first acceptance (D02).
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
@@ -26,6 +27,8 @@ from perdure.kinds.inputs import (
 )
 from perdure.kinds.queues import place, select, triggers
 from perdure.line.command import Command
+from perdure.line.spans import NO_SPAN
+from perdure.ports import Span
 from perdure.records.addresses import MODEL, input_record
 from perdure.records.codec import decode
 from perdure.records.conversations import ConversationState, InboxItem, InboxTag
@@ -80,8 +83,24 @@ class Acceptance:
 
         if request.request_id is not None:
             check_request_id(request.request_id)
-        await self._core.submit(build, barrier=True)
-        return answers[0]
+        with self._span(request) as span:
+            await self._core.submit(build, barrier=True)
+            accepted = answers[0]
+            span.set(input=accepted.input_id, duplicate=accepted.duplicate)
+            return accepted
+
+    def _span(self, request: Request) -> AbstractContextManager[Span]:
+        """Observe one acceptance for its caller, whose cancellation ends only that (TM-04)."""
+        telemetry = self._services.telemetry
+        if not telemetry.is_on:
+            return NO_SPAN
+        return telemetry.span(
+            "harness.accept",
+            conv=request.conv_id,
+            mode=request.mode,
+            messages=len(request.messages),
+            keyed=request.request_id is not None,
+        )
 
     async def _build(self, tx: Command, request: Request) -> Accepted:
         key = request_digest(request.conv_id, request.mode, request.messages)

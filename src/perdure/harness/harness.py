@@ -85,12 +85,27 @@ class Harness:
         Raises:
             Rejected: `invariant`, naming what this release cannot run (OP-03, OP-28).
         """
+        telemetry = options.telemetry
+        if not telemetry.is_on:
+            return await cls._open(storage, options)
+        info = storage.info
+        with telemetry.span("harness.open", session=info.id, epoch=info.epoch) as span:
+            harness = await cls._open(storage, options)
+            live = harness.inspect()
+            span.set(
+                head=storage.last_seq, live=len(live.start) + len(live.inflight) + len(live.waiting)
+            )
+            return harness
+
+    @classmethod
+    async def _open(cls, storage: Storage, options: HarnessOptions) -> "Harness":
         services, kinds, table = _assemble(storage, options)
         storage = raising(storage, table)
         line = Line(
             storage,
             clock=options.clock,
             kinds=table,
+            telemetry=options.telemetry,
             report=lambda error: services.report(error, None),
         )
         line.residency.listen_drops(services.projections.forget)

@@ -33,7 +33,7 @@ from perdure.kinds.settlement import (
     settle_retry,
 )
 from perdure.kinds.states import GenerationState
-from perdure.kinds.streaming import Frames, Reply, cleaned, stored_parts
+from perdure.kinds.streaming import Frames, Reply, RequestSpan, cleaned, stored_parts
 from perdure.line.command import Command
 from perdure.line.facts import TaskFacts
 from perdure.records.conversations import ConversationState
@@ -208,10 +208,11 @@ class Generation:
     ) -> ModelOutcome:
         frames = Frames(ctx, attempt=state.attempt, poll=state.poll)
         pump = Pump(frames.flush)
-        with self._services.telemetry.span("ai.request", model=str(reply.request.model)):
-            return await pump.join(
-                ctx, ctx.start(reply.read(lambda one: pump.arrived(frames.add(one))))
-            )
+        with RequestSpan(ctx, reply.request.model, attempt=state.attempt) as span:
+            arrived = span.hears(lambda one: pump.arrived(frames.add(one)))
+            outcome = await pump.join(ctx, ctx.start(reply.read(arrived)))
+            span.ended(outcome)
+            return outcome
 
     async def _cut_off(self, ctx: TaskContext, asked: Asked | None, reply: "Reply") -> None:
         """Settle a stream that an abort ended, with the usage its provider had reported (PV-12)."""
@@ -373,8 +374,10 @@ class Generation:
             await settle_failure(ctx, self._services, expired, settings=settings)
             return
         try:
-            found = await ctx.outside(self._services.models.poll(handle))
-            outcome = cleaned(found, self._services.secrets)
+            with RequestSpan(ctx, settings.model, attempt=state.attempt, poll=state.poll) as span:
+                found = await ctx.outside(self._services.models.poll(handle))
+                outcome = cleaned(found, self._services.secrets)
+                span.ended(outcome)
         except Interrupted:
             return
         except Exception as error:  # noqa: BLE001 - provider poll: whatever it raises is a classified failure (FT-07)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -11,9 +12,11 @@ from perdure.errors import ProviderError, Rejected
 from perdure.kinds.model_text import clean_frame, clean_message
 from perdure.kinds.secrets import SecretFrames, Secrets
 from perdure.line.command import WorkingCommand
-from perdure.ports import Models, ModelStream
+from perdure.line.spans import NO_SPAN
+from perdure.ports import Models, ModelStream, Span
 from perdure.records.addresses import frames_of
 from perdure.records.codec import decode
+from perdure.records.entries import ModelId
 from perdure.records.frames import DeltaFrame, Frame, FrameBatch, FrameBatcher, FrameReducer
 from perdure.records.messages import AssistantMessage, Part, Usage
 from perdure.records.models import ModelOutcome, ModelRequest
@@ -26,6 +29,9 @@ FRAMES_PAGE: Final = 1_000
 
 LAST_WORD_S: Final = 5
 """Seconds an adapter has to say what a closed stream had brought."""
+
+TOKENS: Final = ("input", "output", "cache_read", "cache_write", "reasoning")
+"""Figures of a usage report that count tokens."""
 
 FRAME_BYTES: Final = 64
 """What a frame without text counts for in a batch."""
@@ -71,6 +77,75 @@ class Reply:
         if isinstance(partial, AssistantMessage):
             message, _ = self._secrets.message(clean_message(partial)[0])
         return message, usage if isinstance(usage, Usage) else None
+
+
+class RequestSpan:
+    """The span of one request or poll: model, usage, stop reason and durations (TM-05)."""
+
+    def __init__(
+        self, ctx: TaskContext, model: ModelId, *, attempt: int, poll: int | None = None
+    ) -> None:
+        """Open nothing yet; `poll` counts the polls of a deferred answer."""
+        facts = {} if poll is None else {"poll": poll}
+        self._clock = ctx.clock
+        self._opened = ctx.span(
+            "ai.request",
+            provider=model.provider,
+            model=model.model_id,
+            task=ctx.task_id,
+            attempt=attempt,
+            **facts,
+        )
+        self._span: Span
+        self._began_ms = 0
+        self._heard = False
+
+    def __enter__(self) -> "RequestSpan":
+        """Open the span."""
+        self._span = self._opened.__enter__()
+        self._began_ms = self._clock.monotonic_ms()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it, with how long the request took and what class of error ended it."""
+        self._span.set(duration_ms=self._clock.monotonic_ms() - self._began_ms)
+        if isinstance(error, ProviderError):
+            self._span.set(error=error.code)
+        self._opened.__exit__(kind, error, trace)
+
+    def hears(self, arrived: Callable[[Frame], None]) -> Callable[[Frame], None]:
+        """Answer `arrived`, noting when it is first called; itself where nobody listens."""
+        if self._opened is NO_SPAN:
+            return arrived
+
+        def heard(frame: Frame) -> None:
+            if not self._heard:
+                self._heard = True
+                self._span.set(first_frame_ms=self._clock.monotonic_ms() - self._began_ms)
+            arrived(frame)
+
+        return heard
+
+    def ended(self, outcome: ModelOutcome) -> None:
+        """Tell how the request ended and what it used; what is unknown is left out."""
+        if self._opened is NO_SPAN:
+            return
+        if isinstance(outcome.result, AssistantMessage):
+            self._span.set(stop=outcome.result.stop)
+        else:
+            self._span.set(stop="deferred")
+        if outcome.usage is None:
+            return
+        figures = {name: getattr(outcome.usage, name) for name in TOKENS}
+        self._span.set(**{name: count for name, count in figures.items() if count is not None})
+        cost = outcome.usage.cost
+        if cost is not None:
+            self._span.set(cost=cost.amount, currency=cost.currency)
 
 
 class Frames:

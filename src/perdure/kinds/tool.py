@@ -219,9 +219,7 @@ class ToolCall:
         sink = self._sink(ctx, tool, state)
         context = self._context(ctx, state, sink)
         try:
-            with self._services.telemetry.span(
-                "tool.execute", tool=tool.name, call_index=state.call_index
-            ):
+            with ctx.span("tool.execute", name=tool.name, call_index=state.call_index) as span:
                 if launching:
                     launch: LaunchRef = facts["launch"]
                     result = await self._launched.run(
@@ -229,6 +227,8 @@ class ToolCall:
                     )
                 else:
                     result = await self._execute(ctx, tool, context, args)
+                written = 0 if result.window is None else result.window.total
+                span.set(bytes=written, is_error=result.is_error, outcome=result.outcome)
         except Interrupted as interruption:
             if interruption.reason == "abort":
                 await sink.flush()

@@ -22,9 +22,10 @@ from perdure.line.command import Command, WorkingCommand
 from perdure.line.draft import Draft, Loaded
 from perdure.line.facts import KindTable
 from perdure.line.residency import Residency
+from perdure.line.spans import command_span, settlement_spans
 from perdure.line.targets import targets
 from perdure.line.validate import validate
-from perdure.ports import Clock, Storage
+from perdure.ports import Clock, Storage, Telemetry
 from perdure.records.addresses import Address, WorkingScope
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
@@ -90,10 +91,12 @@ class Line:
         *,
         clock: Clock,
         kinds: KindTable,
+        telemetry: Telemetry,
         report: Callable[[BaseException], None],
     ) -> None:
         """Take the storage; `report` hears of listeners that throw."""
         self.kinds = kinds
+        self.telemetry = telemetry
         self.residency = Residency(kinds)
         self._storage = storage
         self._clock = clock
@@ -202,43 +205,47 @@ class Line:
             Rejected: by the builder or by validation; nothing was written (LN-07).
             Faulted, Closed: the session takes no more commands.
         """
-        await self._enter()
-        try:
-            tx = Command(self, self._first(), kinds=self.kinds, host=host, conv_id=conv_id)
+        with command_span(self.telemetry, self._clock, is_main=True) as told:
+            await self._enter()
             try:
-                built = build(tx)
-                if built is not None and isawaitable(built):
-                    await built
+                tx = Command(self, self._first(), kinds=self.kinds, host=host, conv_id=conv_id)
+                try:
+                    built = build(tx)
+                    if built is not None and isawaitable(built):
+                        await built
+                finally:
+                    tx.seal()
+                if not tx.writes:
+                    return False
+                await self._commit_main(tx.writes, barrier=barrier)
+                told(tx.writes)
+                return True
             finally:
-                tx.seal()
-            if not tx.writes:
-                return False
-            await self._commit_main(tx.writes, barrier=barrier)
-            return True
-        finally:
-            self._leave()
+                self._leave()
 
     async def submit_working(
         self, scope: WorkingScope, build: BuildWorking, *, host: bool = False
     ) -> bool:
         """Run one command of a working scope; answers whether it wrote anything."""
-        await self._enter()
-        try:
-            tx = WorkingCommand(self, self._first(), scope, host=host)
+        with command_span(self.telemetry, self._clock, is_main=False) as told:
+            await self._enter()
             try:
-                built = build(tx)
-                if built is not None and isawaitable(built):
-                    await built
+                tx = WorkingCommand(self, self._first(), scope, host=host)
+                try:
+                    built = build(tx)
+                    if built is not None and isawaitable(built):
+                        await built
+                finally:
+                    tx.seal()
+                if not tx.writes:
+                    return False
+                commit = self._commit(tx.writes, time_ms=0)
+                await self._persist(commit, barrier=False)
+                self._deliver(Delivery(commit=commit, scope=scope))
+                told(tx.writes)
+                return True
             finally:
-                tx.seal()
-            if not tx.writes:
-                return False
-            commit = self._commit(tx.writes, time_ms=0)
-            await self._persist(commit, barrier=False)
-            self._deliver(Delivery(commit=commit, scope=scope))
-            return True
-        finally:
-            self._leave()
+                self._leave()
 
     async def snapshot(self, read: Callable[[], Awaitable[object]]) -> object:
         """Run several reads on the line: they see no commit in between (LN-23)."""
@@ -281,11 +288,12 @@ class Line:
             commit = self._commit(writes, time_ms=self._time_ms)
             created = tuple(draft.entries.values())
             await self._load_joining(draft)
-            await self._persist(commit, barrier=barrier)
-            try:
-                self._adopt(draft, commit)
-            except Exception as error:
-                raise self.stop(error) from error
+            with settlement_spans(self.telemetry, writes, draft.tasks, self.residency.task):
+                await self._persist(commit, barrier=barrier)
+                try:
+                    self._adopt(draft, commit)
+                except Exception as error:
+                    raise self.stop(error) from error
         finally:
             self.residency.release()
         self._deliver(Delivery(commit=commit, entries=created, tasks=tuple(draft.tasks.values())))
