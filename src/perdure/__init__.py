@@ -29,6 +29,7 @@ from perdure.records.addresses import ConversationValue as ConversationValue
 from perdure.records.addresses import SessionList as SessionList
 from perdure.records.addresses import SessionValue as SessionValue
 from perdure.records.addresses import WorkingScope as WorkingScope
+from perdure.records.budgets import Budget as Budget
 from perdure.records.entries import Entry as Entry
 from perdure.records.inputs import Accepted as Accepted
 from perdure.records.inputs import InputResult as InputResult

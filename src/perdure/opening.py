@@ -51,6 +51,7 @@ from perdure.ports import (
 )
 from perdure.providers.config import ProviderConfig
 from perdure.providers.registry import OfferedModels
+from perdure.records.budgets import Budget
 from perdure.records.codec import checked_raw
 from perdure.records.entries import ModelId
 from perdure.records.models import parse_model
@@ -107,6 +108,8 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     `data_folder` holds the local model. With `named_by_id` a new session is made, and `session`
     is the start of its name; the first digits of its id follow (CM-18). `telemetry` is "otel",
     "none" or your own; left out, spans go to the tracer provider the program has set, if any.
+    `budget`
+    holds for all that the session ever spends; it is not stored (BG-02).
     """
 
     session: str
@@ -126,6 +129,7 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     permissions: Permissions = Permissions()
     secrets: Sequence[str] = ()
     limits: Limits | None = None
+    budget: Budget | None = None
     resources: Mapping[str, object] = NO_OPTIONS
     telemetry: Telemetry | Literal["otel", "none"] | None = None
     data_folder: Path | None = None
@@ -223,6 +227,7 @@ class OpenSession:
                     secrets=secrets,
                     system_prompt=options.system_prompt,
                     limits=options.limits,
+                    budget=options.budget,
                     model_given=not options.keep_model,
                     on_error=options.on_error or partial(print_error, secrets),
                 ),

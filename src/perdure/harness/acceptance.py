@@ -30,6 +30,7 @@ from perdure.line.command import Command
 from perdure.line.spans import NO_SPAN
 from perdure.ports import Span
 from perdure.records.addresses import MODEL, input_record
+from perdure.records.budgets import Budget
 from perdure.records.codec import decode
 from perdure.records.conversations import ConversationState, InboxItem, InboxTag
 from perdure.records.entries import ModelId, repaired_meta
@@ -59,6 +60,7 @@ class Request(Struct, frozen=True, kw_only=True):
     messages: tuple[UserMessage, ...]
     repairs: Repairs = Repairs()
     request_id: str | None = None
+    budget: Budget | None = None
 
 
 class Acceptance:
@@ -184,11 +186,14 @@ class Acceptance:
             state=how,
             digest_now=key,
             request_id=request.request_id,
+            budget=request.budget,
         )
         return input_id
 
-    async def flush(self, conv_id: Seq) -> tuple[Seq, ...]:
+    async def flush(self, conv_id: Seq, *, budget: Budget | None = None) -> tuple[Seq, ...]:
         """Place what an accept would, without new input, and create its generation (D38).
+
+        A `budget` replaces those that the placed inputs came with (BG-12).
 
         Raises:
             Rejected: `busy`; `nothing_to_do`, when nothing queued asks for a generation.
@@ -202,7 +207,7 @@ class Acceptance:
             items = select(state, "accept")
             if not triggers(items):
                 raise Rejected("nothing_to_do", f"conversation {conv_id} has no queued input")
-            placed.extend(await place(tx, state, items, written_by=None))
+            placed.extend(await place(tx, state, items, written_by=None, budget=budget))
             await start_generation(tx, conv_id, self._services, inputs=placed)
 
         await self._core.submit(build, barrier=True)

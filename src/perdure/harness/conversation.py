@@ -20,6 +20,7 @@ from perdure.harness.model_check import check_model
 from perdure.harness.results import finality, read_result
 from perdure.line.command import Command
 from perdure.records.addresses import MODEL, THINKING, Address, ConversationList, ConversationValue
+from perdure.records.budgets import Budget, check_budget
 from perdure.records.codec import checked_raw, decode, decode_json
 from perdure.records.conversations import ConversationState, QueueMode
 from perdure.records.core_values import check_core_value
@@ -254,9 +255,18 @@ class Conversation:
 
     # Input.
 
-    async def accept(self, content: InputContent, *, request_id: str | None = None) -> Accepted:
-        """Accept input durably; idle it opens a generation, busy it is queued as a follow-up."""
-        return await self._admit("prompt", content, request_id)
+    async def accept(
+        self,
+        content: InputContent,
+        *,
+        request_id: str | None = None,
+        budget: Budget | None = None,
+    ) -> Accepted:
+        """Accept input durably; idle it opens a generation, busy it is queued as a follow-up.
+
+        `budget` holds for everything that follows from the input (BG-02, BG-03).
+        """
+        return await self._admit("prompt", content, request_id, budget)
 
     async def follow_up(self, content: InputContent, *, request_id: str | None = None) -> Accepted:
         """Queue input for the next final answer; creates no generation by itself (QU-03)."""
@@ -280,17 +290,25 @@ class Conversation:
         """Withdraw a queued input: `cancelled`, `already_consumed` or `not_found` (QU-14)."""
         return await self._acceptance.cancel_queued(self.id, input_id)
 
-    async def flush(self) -> tuple[Seq, ...]:
+    async def flush(self, *, budget: Budget | None = None) -> tuple[Seq, ...]:
         """Start a run of what a failed or stopped one left queued; answers its inputs (D38).
+
+        A `budget` replaces those that these inputs came with (BG-12).
 
         Raises:
             Rejected: `busy`, or `nothing_to_do`.
         """
-        return await self._acceptance.flush(self.id)
+        check_budget(budget)
+        return await self._acceptance.flush(self.id, budget=budget)
 
     async def _admit(
-        self, mode: InputMode, content: InputContent, request_id: str | None
+        self,
+        mode: InputMode,
+        content: InputContent,
+        request_id: str | None,
+        budget: Budget | None = None,
     ) -> Accepted:
+        check_budget(budget)
         messages, repairs = normalize_input(content)
         return await self._acceptance.accept(
             Request(
@@ -299,17 +317,24 @@ class Conversation:
                 messages=with_checked_images(messages, "the input"),
                 repairs=repairs,
                 request_id=request_id,
+                budget=budget,
             )
         )
 
-    async def prompt(self, content: InputContent, *, request_id: str | None = None) -> InputResult:
+    async def prompt(
+        self,
+        content: InputContent,
+        *,
+        request_id: str | None = None,
+        budget: Budget | None = None,
+    ) -> InputResult:
         """Accept, then drive until this input is final or the drive ends; answers its result.
 
         Raises:
             Rejected: `nested_command`, from where that could never end; nothing is accepted then.
         """
         self._core.scheduler.check_free(self.id)
-        accepted = await self.accept(content, request_id=request_id)
+        accepted = await self.accept(content, request_id=request_id, budget=budget)
         await self._core.ensure_resident(self.id)
         await self._core.scheduler.drive(
             self.id, until=finality(self._core.line, accepted.input_id)

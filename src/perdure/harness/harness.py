@@ -24,6 +24,7 @@ from perdure.harness.options import HarnessOptions, registry
 from perdure.kinds.approval import Approval
 from perdure.kinds.content import CORE_CONTENT, ContentKind
 from perdure.kinds.generation import Generation
+from perdure.kinds.ledger import Ledger
 from perdure.kinds.post_tools import PostTools
 from perdure.kinds.projection import Projections
 from perdure.kinds.refusals import load_refused
@@ -109,6 +110,7 @@ class Harness:
             report=lambda error: services.report(error, None),
         )
         line.residency.listen_drops(services.projections.forget)
+        services.ledger.attach(line, storage)
         await line.hydrate()
         await _check_live(line, storage, kinds)
         _check_content(line, services, options)
@@ -338,6 +340,7 @@ def _assemble(
         contents=contents,
         projections=Projections(contents),
         book=SettingsBook(),
+        ledger=Ledger(options.clock, options.budget),
         report=_told(options.on_error),
     )
     kinds: list[TaskKind] = [

@@ -12,6 +12,7 @@ from perdure.kinds.permissions import Permissions
 from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import SystemPrompt
 from perdure.ports import Clock, Models, ProcessHost, Randomness, Telemetry, Threads, Tool
+from perdure.records.budgets import Budget
 from perdure.records.settings import GenerationSettings
 
 
@@ -20,6 +21,7 @@ class HarnessOptions(Struct, frozen=True, kw_only=True):
 
     `initial` supplies settings where a conversation has no value of its own (VL-29); `model_given`
     says that its model was chosen by this opening and should win over a stored one (K44).
+    `budget` holds for everything ever spent in the session, and is not stored (BG-02).
     """
 
     models: Models
@@ -37,6 +39,7 @@ class HarnessOptions(Struct, frozen=True, kw_only=True):
     kinds: Sequence[TaskKind] = ()
     contents: Sequence[ContentKind] = ()
     limits: Limits | None = None
+    budget: Budget | None = None
     model_given: bool = False
     unknown_content: str = "refuse"
     on_error: Callable[[BaseException, int | None], None] | None = None

@@ -4,11 +4,12 @@ An attempt that reported nothing is not zero: it is counted apart, by comparing 
 generation made with the reports it left (US-04).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
-from perdure.kinds.settlement import generation_state
+from perdure.kinds.spending import figures_of, scan_tasks
 from perdure.ports import Storage
 from perdure.records.addresses import USAGE
 from perdure.records.codec import decode
@@ -16,7 +17,7 @@ from perdure.records.messages import UsageElement
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage, TaskScan
 from perdure.records.tasks import Task
-from perdure.records.usage import UsageTotals, usage_totals
+from perdure.records.usage import NO_USAGE, UsageTotals, usage_totals
 
 PAGE: Final = 1_000
 
@@ -41,6 +42,28 @@ class UsageReader:
         return kept[1]
 
     async def _sum(self, conv_id: Seq | None, as_of: Seq | None = None) -> UsageTotals:
+        elements = await self._elements(as_of)
+        if conv_id is None:
+            return _totals(elements, await self._tasks(None, as_of))
+        own, owned = await self._own(conv_id, elements, as_of)
+        if not owned:
+            return own
+        children = NO_USAGE
+        for child in owned:
+            totals, more = await self._own(child, elements, as_of)
+            children += totals
+            owned.extend(more)
+        return structs.replace(own, children=children)
+
+    async def _own(
+        self, conv_id: Seq, elements: Sequence[UsageElement], as_of: Seq | None
+    ) -> tuple[UsageTotals, list[Seq]]:
+        """Answer what one conversation used itself, and the conversations its tasks own."""
+        tasks = await self._tasks(conv_id, as_of)
+        mine = [element for element in elements if element.conv_id == conv_id]
+        return _totals(mine, tasks), [task.owns for task in tasks if task.owns is not UNSET]
+
+    async def _elements(self, as_of: Seq | None) -> Sequence[UsageElement]:
         elements: list[UsageElement] = []
         after: Seq | None = None
         before = None if as_of is None else Seq(as_of + 1)
@@ -48,30 +71,19 @@ class UsageReader:
             page = await self._storage.elements(
                 USAGE.address(), ListPage(after=after, before=before, limit=PAGE)
             )
-            for element in page:
-                usage = decode(element.value_json, UsageElement)
-                if conv_id in (None, usage.conv_id):
-                    elements.append(usage)
+            elements += [decode(element.value_json, UsageElement) for element in page]
             if len(page) < PAGE:
-                break
+                return elements
             after = page[-1].seq
-        return usage_totals(elements, await self._attempts(conv_id, as_of))
 
-    async def _attempts(self, conv_id: Seq | None, as_of: Seq | None) -> dict[Seq, int]:
-        made: dict[Seq, int] = {}
-        after: Seq | None = None
-        while True:
-            page = await self._storage.scan_tasks(
-                TaskScan(conv_id=conv_id, kind="generation", after=after, limit=PAGE, as_of=as_of)
-            )
-            made.update((task.id, _made(task)) for task in page)
-            if len(page) < PAGE:
-                return made
-            after = page[-1].id
+    async def _tasks(self, conv_id: Seq | None, as_of: Seq | None) -> Sequence[Task]:
+        return await scan_tasks(self._storage, TaskScan(conv_id=conv_id, limit=PAGE, as_of=as_of))
 
 
-def _made(task: Task) -> int:
-    """Count the requests a generation has ended; one that is in flight is not known yet."""
-    state = generation_state(task)
-    ended = state.request_as_of is not UNSET and task.status != "streaming"
-    return state.attempt if ended else state.attempt - 1
+def _totals(elements: Sequence[UsageElement], tasks: Sequence[Task]) -> UsageTotals:
+    figures = {task.id: figures_of(task) for task in tasks}
+    attempts = {task_id: one.attempts for task_id, one in figures.items() if one.attempts}
+    return usage_totals(elements, attempts) + UsageTotals(
+        turns=sum(one.turns for one in figures.values()),
+        worked_ms=sum(one.worked_ms for one in figures.values()),
+    )

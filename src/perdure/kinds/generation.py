@@ -11,11 +11,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
 from perdure.errors import Interrupted, PerdureError, ProviderError, Rejected, StrayCancellation
+from perdure.kinds.budgets import Allowance, Watch, afford, described, estimate_of
 from perdure.kinds.exchange import record_usage
 from perdure.kinds.polling import fetch_failed, poll_delay_ms
 from perdure.kinds.pump import Pump
@@ -36,6 +37,7 @@ from perdure.kinds.states import GenerationState
 from perdure.kinds.streaming import Frames, Reply, RequestSpan, cleaned, stored_parts
 from perdure.line.command import Command
 from perdure.line.facts import TaskFacts
+from perdure.records.budgets import Reached
 from perdure.records.conversations import ConversationState
 from perdure.records.messages import AssistantMessage, MessageError, Usage
 from perdure.records.models import DeferredHandle, ModelOutcome, ModelRequest
@@ -49,6 +51,13 @@ DEFERRED_LIFE_MS: Final = 24 * 3_600_000
 
 CANCEL_WAIT_S: Final = 5
 """Seconds a provider has to cancel remote work (D14)."""
+
+
+class Intent(Struct, frozen=True, kw_only=True):
+    """What a request reads, and what its budgets let it spend."""
+
+    conversation: ConversationState
+    allowance: Allowance
 
 
 class Generation:
@@ -110,10 +119,12 @@ class Generation:
         if task.status == "deferred":
             await self._poll(ctx, state, settings)
             return
-        conversation = await self._commit_intent(ctx)
-        if conversation is None:
-            return
-        await self._request(ctx, state, settings, conversation)
+        intent = await self._commit_intent(ctx, settings)
+        if isinstance(intent, Reached):
+            error = ProviderError("budget", intent.sentence)
+            await settle_failure(ctx, self._services, error, settings=settings)
+        elif intent is not None:
+            await self._request(ctx, state, settings, intent)
 
     async def recover(self, task: Task, ctx: TaskContext) -> None:
         """Take up a cut-off request: back to deferred, another attempt, or the partial (D12)."""
@@ -148,42 +159,69 @@ class Generation:
 
     # One request.
 
-    async def _commit_intent(self, ctx: TaskContext) -> ConversationState | None:
-        """Commit streaming with the boundary the request reads; None when it was marked (GN-06)."""
-        found: list[ConversationState] = []
+    async def _commit_intent(
+        self, ctx: TaskContext, settings: GenerationSettings
+    ) -> Intent | Reached | None:
+        """Commit streaming, with the boundary to read and what may be spent (GN-06, BG-05).
+
+        None when it was marked, or waits behind an approval; a limit when the input ends here.
+        """
+        services = self._services
+        info = await described(ctx, services, settings)
+        found: list[Intent | Reached] = []
 
         async def build(tx: Command) -> None:
             task = await tx.task(ctx.task_id)
             if task.abort_requested is not UNSET:
                 return
             conversation = await tx.conversation(ctx.conv_id)
-            found.append(conversation)
-            tx.patch(
-                task,
-                status="streaming",
-                request_as_of=conversation.commit_end,
-                unset=("not_before", "error"),
+            held = ctx.line.residency
+            estimate = (
+                None if info is None else estimate_of(services, held, settings, conversation, info)
             )
+            allowance = await afford(tx, services, task, estimate)
+            if isinstance(allowance, Reached):
+                found.append(allowance)
+            elif allowance is not None:
+                found.append(Intent(conversation=conversation, allowance=allowance))
+                self._stream_from(tx, task, conversation, allowance)
 
         await ctx.commit(build)
         return found[0] if found else None
+
+    def _stream_from(
+        self, tx: Command, task: Task, conversation: ConversationState, allowance: Allowance
+    ) -> None:
+        unset = ["not_before", "error"]
+        facts: dict[str, Any] = {"request_as_of": conversation.commit_end}
+        if allowance.reservation is not None:
+            facts["reserved"] = allowance.reservation
+        elif generation_state(task).reserved is not UNSET:
+            unset.append("reserved")
+        tx.patch(task, status="streaming", unset=unset, **facts)
 
     async def _request(
         self,
         ctx: TaskContext,
         state: GenerationState,
         settings: GenerationSettings,
-        conversation: ConversationState,
+        intent: Intent,
     ) -> None:
         asked: Asked | None = None
         reply: Reply | None = None
+        watch = Watch(intent.allowance.time_limit)
         try:
             asked = await build_request(
-                ctx, self._services, settings, conversation, attempt=state.attempt
+                ctx,
+                self._services,
+                settings,
+                intent.conversation,
+                attempt=state.attempt,
+                output_limit=intent.allowance.output_limit,
             )
             ctx.check_signal()
             reply = Reply(self._services.models, asked.request, self._services.secrets)
-            outcome = await self._stream(ctx, state, reply)
+            outcome = await self._stream(ctx, state, reply, watch)
         except Interrupted as interruption:
             if interruption.reason == "abort" and reply is not None:
                 await self._cut_off(ctx, asked, reply)
@@ -192,7 +230,7 @@ class Generation:
             await self._failed(ctx, state, settings, error, asked=asked)
             return
         except StrayCancellation as error:
-            failure = ProviderError("interrupted", str(error))
+            failure = await self._cancelled(error, watch, reply)
             await self._failed(ctx, state, settings, failure, asked=asked)
             return
         except PerdureError:
@@ -204,15 +242,26 @@ class Generation:
         await self._settle(ctx, state, settings, asked, outcome)
 
     async def _stream(
-        self, ctx: TaskContext, state: GenerationState, reply: "Reply"
+        self, ctx: TaskContext, state: GenerationState, reply: "Reply", watch: Watch
     ) -> ModelOutcome:
         frames = Frames(ctx, attempt=state.attempt, poll=state.poll)
         pump = Pump(frames.flush)
         with RequestSpan(ctx, reply.request.model, attempt=state.attempt) as span:
             arrived = span.hears(lambda one: pump.arrived(frames.add(one)))
-            outcome = await pump.join(ctx, ctx.start(reply.read(arrived)))
+            call = ctx.start(reply.read(arrived))
+            watch.over(ctx, call)
+            outcome = await pump.join(ctx, call)
             span.ended(outcome)
             return outcome
+
+    async def _cancelled(
+        self, error: StrayCancellation, watch: Watch, reply: "Reply | None"
+    ) -> ProviderError:
+        """Say what a cancelled stream failed with; its budget's time keeps what came (BG-09)."""
+        if watch.fired is None or reply is None:
+            return ProviderError("interrupted", str(error))
+        partial, usage = await reply.so_far()
+        return ProviderError("budget", watch.fired.sentence, partial=partial, usage=usage)
 
     async def _cut_off(self, ctx: TaskContext, asked: Asked | None, reply: "Reply") -> None:
         """Settle a stream that an abort ended, with the usage its provider had reported (PV-12)."""
@@ -324,6 +373,7 @@ class Generation:
                 deferred=self._ending(handle),
                 poll=0,
                 not_before=self._services.clock.now_ms() + from_now,
+                **self._services.ledger.worked(task.id, state.worked_ms),
             )
 
         await ctx.commit(build, barrier=True)
@@ -346,6 +396,7 @@ class Generation:
             not_before=self._services.clock.now_ms() + wait,
             barrier=is_new,
             **facts,
+            **self._services.ledger.worked(ctx.task_id, state.worked_ms),
         )
 
     def _ending(

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from perdure.errors import FailureCode, Rejected
 from perdure.line.command import Command
 from perdure.records.addresses import input_record, request_input
+from perdure.records.budgets import Budget
 from perdure.records.codec import decode, decode_json, digest, encode
 from perdure.records.entries import EntryMeta
 from perdure.records.inputs import Accepted, InputMode, InputRecord, InputState
@@ -94,6 +95,7 @@ def new_record(
     state: InputState,
     digest_now: str,
     request_id: str | None,
+    budget: Budget | None = None,
 ) -> None:
     """Write an input's first record, and its request key."""
     tx.set_value(
@@ -105,6 +107,7 @@ def new_record(
             digest=digest_now,
             request_id=UNSET if request_id is None else request_id,
             entry=UNSET if state == "queued" else input_id,
+            budget=UNSET if budget is None else budget,
         ),
     )
     if request_id is not None:

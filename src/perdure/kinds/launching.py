@@ -10,16 +10,23 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from perdure.drive.context import TaskContext
 from perdure.errors import Interrupted, ToolFailed, text_of
+from perdure.kinds.budgets import TimeLimit
 from perdure.kinds.services import Services
 from perdure.kinds.sink import TaskSink
 from perdure.kinds.tool_settlement import CallResult, error_result
 from perdure.ports import LaunchingTool, ProcessHost, Tool, ToolContext
 from perdure.records.launches import Exited, LaunchRef, Lost, NeverRan, Running
+from perdure.records.messages import TextPart
 
 STOP_GRACE_MS: Final = 5_000
 """Time between TERM and KILL (KT-18)."""
+
+BUDGET_GRACE_MS: Final = 500
+"""The same when a budget's time is up, which ends work within a second (BG-09)."""
 
 NONCE_BYTES: Final = 8
 
@@ -46,8 +53,10 @@ class LaunchedCalls:
         context: ToolContext,
         args: Mapping[str, Any],
         ref: LaunchRef,
+        *,
+        time_limit: TimeLimit | None = None,
     ) -> CallResult:
-        """Launch, wait at most the tool's time limit, and report the end."""
+        """Launch, wait at most the tool's time limit or its budget's, and report the end."""
         host = self._host()
         if host is None:
             return error_result("notStarted", "not executed: this host starts no processes")
@@ -65,13 +74,18 @@ class LaunchedCalls:
             if result.outcome != "notStarted":
                 return result
             return error_result("notStarted", f"not executed: it could not be started: {error}")
-        ended: Exited | Lost
-        timed_out = False
         if isinstance(started, Exited):
-            ended = started
-        else:
-            ended, timed_out = await self._wait(ctx, tool, args, ref, host)
-        return await self._report(ctx, tool, context, args, ref, ended=ended, timed_out=timed_out)
+            return await self._report(ctx, tool, context, args, ref, ended=started)
+        wait_ms = tool.timeout_ms(args)
+        if time_limit is None or wait_ms < time_limit.ms:
+            ended, timed_out = await self._wait(ctx, ref, host, wait_ms, grace_ms=STOP_GRACE_MS)
+            return await self._report(
+                ctx, tool, context, args, ref, ended=ended, timed_out=timed_out
+            )
+        grace_ms = BUDGET_GRACE_MS
+        ended, timed_out = await self._wait(ctx, ref, host, time_limit.ms, grace_ms=grace_ms)
+        result = await self._report(ctx, tool, context, args, ref, ended=ended, timed_out=timed_out)
+        return _over_budget(result, time_limit) if timed_out else result
 
     async def recover(
         self,
@@ -117,19 +131,19 @@ class LaunchedCalls:
     async def _wait(
         self,
         ctx: TaskContext,
-        tool: LaunchingTool,
-        args: Mapping[str, Any],
         ref: LaunchRef,
         host: ProcessHost,
+        limit_ms: int,
+        *,
+        grace_ms: int,
     ) -> tuple[Exited | Lost, bool]:
         """Wait for the end, or stop the group at the time limit; says whether it was stopped."""
-        limit_ms = tool.timeout_ms(args)
         waiting = ctx.start(host.wait(ref))
         timer = ctx.start(self._services.clock.sleep(limit_ms))
         await asyncio.wait({waiting, timer}, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done() and ctx.signal.reason is None:
             await _cancelled(waiting)
-            return await host.stop(ref, grace_ms=STOP_GRACE_MS), True
+            return await host.stop(ref, grace_ms=grace_ms), True
         await _cancelled(timer)
         return await ctx.join(waiting), False
 
@@ -175,6 +189,12 @@ class LaunchedCalls:
             "interrupted: the command was cut off while it ran; it may have had effects"
             + (f"\noutput until then:\n{text}" if text else ""),
         )
+
+
+def _over_budget(result: CallResult, time_limit: TimeLimit) -> CallResult:
+    """Say first that the budget's time ended the command."""
+    why = TextPart(text=f"stopped: {time_limit.reached.sentence}")
+    return msgspec.structs.replace(result, parts=(why, *result.parts), is_error=True)
 
 
 async def _cancelled(call: "asyncio.Task[Any]") -> None:

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from perdure.kinds.inputs import move_inputs
 from perdure.line.command import Command
+from perdure.records.budgets import Budget
 from perdure.records.conversations import ConversationState, InboxItem
 from perdure.records.entries import EntryMeta
 from perdure.records.seqs import Seq
@@ -53,12 +54,17 @@ def triggers(items: Sequence[InboxItem]) -> bool:
 
 
 async def place(
-    tx: Command, state: ConversationState, items: Sequence[InboxItem], *, written_by: Seq | None
+    tx: Command,
+    state: ConversationState,
+    items: Sequence[InboxItem],
+    *,
+    written_by: Seq | None,
+    budget: Budget | None = None,
 ) -> tuple[Seq, ...]:
     """Place items at the end of the transcript and dequeue them; answers the opened input ids.
 
     A write becomes `placed`; every other item becomes `open` and belongs to the generation that
-    the caller creates in the same command.
+    the caller creates in the same command. A `budget` replaces the one each of them came with.
     """
     if not items:
         return ()
@@ -76,7 +82,8 @@ async def place(
         if item.kind == "write":
             await move_inputs(tx, [item.id], "placed", entry=entry_id)
         else:
-            await move_inputs(tx, [item.id], "open", entry=entry_id)
+            facts = {} if budget is None else {"budget": budget}
+            await move_inputs(tx, [item.id], "open", entry=entry_id, **facts)
             opened.append(item.id)
     taken = {item.id for item in items}
     tx.patch_conversation(state.id, inbox=[item for item in state.inbox if item.id not in taken])

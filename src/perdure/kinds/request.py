@@ -3,13 +3,13 @@
 import inspect
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from perdure.drive.context import TaskContext
 from perdure.errors import ProviderError
 from perdure.kinds.projection import Source
 from perdure.kinds.services import Services
-from perdure.records.codec import encode
+from perdure.records.codec import decode_json, encode, to_raw
 from perdure.records.conversations import ConversationState
 from perdure.records.messages import TOKEN_CHARACTERS
 from perdure.records.models import ModelRequest, ToolSpec
@@ -58,8 +58,11 @@ async def build_request(
     state: ConversationState,
     *,
     attempt: int,
+    output_limit: int | None = None,
 ) -> Asked:
     """Build the request for a conversation at the boundary `state` was read at.
+
+    `output_limit` is what a budget lowers the output to, None when it leaves it alone.
 
     Raises:
         ProviderError: `invalid_request`, when nothing is left to send; nobody is asked then.
@@ -80,7 +83,7 @@ async def build_request(
             messages=projected.messages,
             tools=tools,
             thinking=settings.thinking,
-            options=settings.stream_options,
+            options=_options(settings.stream_options, output_limit),
             cache_key=f"{services.session_id}-{state.id}",
             task_id=ctx.task_id,
             attempt=attempt,
@@ -90,6 +93,12 @@ async def build_request(
         prefix_version=state.prefix_version,
         fixed_tokens=fixed_tokens(system, tools),
     )
+
+
+def _options(options: Raw, output_limit: int | None) -> Raw:
+    if output_limit is None:
+        return options
+    return to_raw({**decode_json(options), "max_tokens": output_limit})
 
 
 def fixed_tokens(system: str | None, tools: Sequence[ToolSpec]) -> int:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from perdure.drive.context import TaskContext
 from perdure.errors import Rejected
 from perdure.kinds.content import ContentKind
+from perdure.kinds.ledger import Ledger
 from perdure.kinds.permissions import Permissions
 from perdure.kinds.projection import Projections
 from perdure.kinds.secrets import Secrets
@@ -66,6 +67,7 @@ class Services(Struct, frozen=True, kw_only=True):
     contents: Mapping[str, ContentKind]
     projections: Projections
     book: "SettingsBook"
+    ledger: Ledger
     report: Callable[[BaseException, Seq | None], None]
 
 

@@ -176,7 +176,14 @@ async def _with_calls(tx: Command, task: Task, services: Services, answered: Ans
     record_usage(
         tx, task, attempt=state.attempt, usage=answered.usage, model=answered.settings.model
     )
-    tx.settle(task, "done", produced=entry, calls=tuple(tools), post_tools=join)
+    tx.settle(
+        task,
+        "done",
+        produced=entry,
+        calls=tuple(tools),
+        post_tools=join,
+        **services.ledger.worked(task.id, state.worked_ms),
+    )
     _retire(tx, task)
 
 
@@ -196,7 +203,7 @@ async def _final(tx: Command, task: Task, services: Services, answered: Answered
     record_usage(
         tx, task, attempt=state.attempt, usage=answered.usage, model=answered.settings.model
     )
-    tx.settle(task, "done", produced=entry)
+    tx.settle(task, "done", produced=entry, **services.ledger.worked(task.id, state.worked_ms))
     await move_inputs(tx, state.inputs, "answered", task=task.id, answer=entry)
     conversation = await tx.conversation(task.conv_id)
     items = select(conversation, "answer")
@@ -254,6 +261,7 @@ async def settle_failure(
             error=why.code,
             unset=("not_before",),
             **({"produced": entry} if entry is not None else {}),
+            **services.ledger.worked(task.id, state.worked_ms),
         )
         await fail_inputs(
             tx, state.inputs, task_id=task.id, code=why.code, message=why.message, partial=entry
@@ -305,6 +313,7 @@ async def settle_retry(
             error=error.code,
             poll=0,
             unset=("deferred", "request_as_of"),
+            **services.ledger.worked(task.id, state.worked_ms),
         )
 
     await ctx.commit(build)
@@ -371,7 +380,7 @@ async def _aborted(
         model=await _model_of(tx, state) if usage is not None else None,
     )
     produced: dict[str, Any] = {"produced": entry} if entry is not None else {}
-    tx.settle(task, "aborted", **produced)
+    tx.settle(task, "aborted", **produced, **services.ledger.worked(task.id, state.worked_ms))
     await move_inputs(
         tx, state.inputs, "aborted", task=task.id, partial=UNSET if entry is None else entry
     )

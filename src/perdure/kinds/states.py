@@ -6,6 +6,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from perdure.errors import FailureCode
+from perdure.records.budgets import Reservation
 from perdure.records.entries import Outcome
 from perdure.records.launches import LaunchRef
 from perdure.records.models import DeferredHandle
@@ -25,7 +26,8 @@ class GenerationState(
     """One generation: captured settings (by digest), attempts, the inputs it owes an answer.
 
     `request_as_of` is the main boundary of the current request (GN-06); `poll` counts fetches of
-    one deferred handle (GN-40).
+    one deferred handle (GN-40). `reserved` is what the request of now may still spend (BG-05);
+    `worked_ms` the time its ended requests took, as far as nothing beside them stored it (BG-04).
     """
 
     v: Literal[1]
@@ -41,6 +43,8 @@ class GenerationState(
     produced: Seq | UnsetType = UNSET
     calls: tuple[Seq, ...] = ()
     post_tools: Seq | UnsetType = UNSET
+    reserved: Reservation | UnsetType = UNSET
+    worked_ms: int = 0
     error: FailureCode | UnsetType = UNSET
 
 
@@ -59,6 +63,7 @@ class ToolState(
     running intent (TL-07); `launch` is where its command was started (TL-33); `allowed_by` says
     whose flag let a call run that would have asked (AQ-09). `approval` is the question that holds
     or held the call, and `approved` says that it was granted: then `args` run as they are (AQ-05).
+    `worked_ms` is the time it took, as far as nothing beside it stored it (BG-04).
     """
 
     v: Literal[1]
@@ -77,6 +82,7 @@ class ToolState(
     produced: Seq | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET
     is_error: bool = False
+    worked_ms: int = 0
     terminate: bool = False
     handoff: str | UnsetType = UNSET
 

@@ -10,12 +10,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
 from perdure.errors import Interrupted, InvalidArguments, PerdureError, ToolFailed, text_of
 from perdure.kinds.admission import Admitted, Asking, admit, hold_call
+from perdure.kinds.budgets import Allowance, Watch, start
 from perdure.kinds.launching import LaunchedCalls
 from perdure.kinds.reader import ConversationView
 from perdure.kinds.services import Services
@@ -25,6 +27,7 @@ from perdure.kinds.steps import held_loop, stepped
 from perdure.kinds.tool_settlement import CallResult, error_result, settle_call, tool_state
 from perdure.line.facts import TaskFacts
 from perdure.ports import LaunchingTool, Replay, Threads, Tool
+from perdure.records.budgets import Reached
 from perdure.records.codec import encode
 from perdure.records.launches import LaunchRef
 from perdure.records.messages import AssistantPayload, TextPart, ToolCallPart, read_payload
@@ -214,7 +217,11 @@ class ToolCall:
         if launching:
             facts["launch"] = self._launched.place(ctx)
         # The intent of an effect not declared safe is on disk before the effect (BR-02).
-        if not await ctx.patch(status="running", barrier=_needs_barrier(tool.replay), **facts):
+        allowance = await start(ctx, self._services, barrier=_needs_barrier(tool.replay), **facts)
+        if isinstance(allowance, Reached):
+            unrun = error_result("notStarted", f"not executed: {allowance.sentence}")
+            await self._refuse(ctx, tool, state, unrun)
+        if not isinstance(allowance, Allowance):
             return
         sink = self._sink(ctx, tool, state)
         context = self._context(ctx, state, sink)
@@ -223,10 +230,16 @@ class ToolCall:
                 if launching:
                     launch: LaunchRef = facts["launch"]
                     result = await self._launched.run(
-                        ctx, self._launching[tool.name], context, args, launch
+                        ctx,
+                        self._launching[tool.name],
+                        context,
+                        args,
+                        launch,
+                        time_limit=allowance.time_limit,
                     )
                 else:
-                    result = await self._execute(ctx, tool, context, args)
+                    watch = Watch(allowance.time_limit)
+                    result = await self._execute(ctx, tool, context, args, watch)
                 written = 0 if result.window is None else result.window.total
                 span.set(bytes=written, is_error=result.is_error, outcome=result.outcome)
         except Interrupted as interruption:
@@ -242,7 +255,12 @@ class ToolCall:
             await self._launched.forget(facts["launch"])
 
     async def _execute(
-        self, ctx: TaskContext, tool: Tool, context: CallContext, args: Mapping[str, Any]
+        self,
+        ctx: TaskContext,
+        tool: Tool,
+        context: CallContext,
+        args: Mapping[str, Any],
+        watch: Watch,
     ) -> CallResult:
         sink = context.out
         work = stepped(
@@ -250,9 +268,13 @@ class ToolCall:
             self._services.clock,
             lambda held_ms: self._services.report(held_loop(tool.name, held_ms), ctx.task_id),
         )
+        call = ctx.start(work)
+        watch.over(ctx, call)
         try:
-            answer = await sink.pump.join(ctx, ctx.start(work))
+            answer = await sink.pump.join(ctx, call)
         except Exception as error:  # noqa: BLE001 - tool execute: whatever it raises is its result
+            if watch.fired is not None and ctx.signal.reason is None:
+                return stopped_call(watch.fired, sink)
             return _raised(error, ctx, sink)
         if answer is not None:
             text = f"the tool answered a {type(answer).__name__}, which means nothing"
@@ -305,6 +327,12 @@ def finished_call(sink: TaskSink) -> CallResult:
         window=sink.window,
         sink=sink,
     )
+
+
+def stopped_call(reached: Reached, sink: TaskSink) -> CallResult:
+    """Make the result of a call that its budget's time ended, with what it had written (BG-09)."""
+    result = error_result("finished", f"stopped: {reached.sentence}", window=sink.window)
+    return msgspec.structs.replace(result, sink=sink, details=sink.details_json)
 
 
 def _raised(error: Exception, ctx: TaskContext, sink: TaskSink) -> CallResult:

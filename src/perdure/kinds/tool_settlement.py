@@ -103,7 +103,11 @@ async def settle_on(tx: Command, task: Task, services: Services, result: CallRes
     if sink is not None:
         record_usage(tx, task, attempt=state.attempt, usage=sink.reported_usage, model=None)
         await _add_tools(tx, task, services, sink)
-    facts: dict[str, Any] = {"produced": entry, "outcome": result.outcome}
+    facts: dict[str, Any] = {
+        "produced": entry,
+        "outcome": result.outcome,
+        **services.ledger.worked(task.id, state.worked_ms),
+    }
     if result.is_error:
         facts["is_error"] = True
     elif sink is not None:

@@ -7,6 +7,7 @@ vendors is a `Wire`, made by the module that imports that vendor's library.
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, Protocol, cast
 
@@ -27,7 +28,13 @@ from perdure.providers.streams import Running
 from perdure.records.codec import decode_json
 from perdure.records.entries import ModelId
 from perdure.records.messages import Cost, Usage
-from perdure.records.models import DeferredHandle, ModelInfo, ModelOutcome, ModelRequest
+from perdure.records.models import (
+    DeferredHandle,
+    ModelInfo,
+    ModelOutcome,
+    ModelRequest,
+    TokenPrice,
+)
 from perdure.records.settings import ThinkingLevel
 
 LEVELS: Final[tuple[ThinkingLevel, ...]] = ("minimal", "low", "medium", "high", "xhigh", "max")
@@ -49,6 +56,9 @@ OPTIONS: Final[Mapping[str, type | tuple[type, ...]]] = MappingProxyType(
     }
 )
 """Stream options every wire takes, and their types; `background` asks for deferred work."""
+
+PRICED_TOKENS: Final = 1_000
+"""How many tokens are priced to learn what one costs: fewer than where a higher price begins."""
 
 _LOG: Final = logging.getLogger("perdure.providers")
 
@@ -152,6 +162,18 @@ class PydanticAiModels:
             images=self._sees(made),
             thinking=("off", *LEVELS) if thinks else (),
             deferred=self._provider.api in DEFERRING,
+            price=await self._token_price(model),
+        )
+
+    async def _token_price(self, model: ModelId) -> TokenPrice | None:
+        """Answer what a budget reckons with before a request; None where it is not known."""
+        none = Usage(input=0, output=0, cache_read=0, cache_write=0)
+        read = await self._pricing(model, structs.replace(none, input=PRICED_TOKENS))
+        written = await self._pricing(model, structs.replace(none, output=PRICED_TOKENS))
+        if read is None or written is None:
+            return None
+        return TokenPrice(
+            input=_per_million(read), output=_per_million(written), currency=read.currency
         )
 
     def _sees(self, model: Model[Any]) -> bool:
@@ -301,6 +323,10 @@ class PydanticAiModels:
             return None
         cost = await self._pricing(model, usage)
         return usage if cost is None else structs.replace(usage, cost=cost)
+
+
+def _per_million(cost: Cost) -> str:
+    return f"{Decimal(cost.amount) * (1_000_000 // PRICED_TOKENS):f}"
 
 
 def _hider(key: str | None) -> Callable[[str], str]:

@@ -4,6 +4,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
+from perdure.records.budgets import Budget
 from perdure.records.entries import Entry
 from perdure.records.messages import AssistantMessage, MessageError
 from perdure.records.names import stored, stored_as
@@ -20,7 +21,10 @@ FINAL_STATES: Final[frozenset[InputState]] = frozenset(
 
 
 class InputRecord(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
-    """Value of `perdure.input`, key the input id: the one durable fact of an input's outcome."""
+    """Value of `perdure.input`, key the input id: the one durable fact of an input's outcome.
+
+    `budget` is what its whole chain may spend; a raise replaces it (BG-02).
+    """
 
     v: Literal[1] = 1
     conv_id: Seq
@@ -34,6 +38,7 @@ class InputRecord(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     partial: Seq | UnsetType = UNSET
     error: MessageError | UnsetType = UNSET
     withdrawn_by: Literal["cancel", "abort", "delete"] | UnsetType = UNSET
+    budget: Budget | UnsetType = UNSET
 
 
 class Accepted(Struct, frozen=True, gc=False, kw_only=True):

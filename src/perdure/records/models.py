@@ -39,6 +39,14 @@ class ToolSpec(Struct, frozen=True, gc=False, kw_only=True):
     parameters: Mapping[str, Any]
 
 
+class TokenPrice(Struct, frozen=True, gc=False, kw_only=True):
+    """What a million tokens cost, as decimal texts: fresh input, and output."""
+
+    input: str
+    output: str
+    currency: str = "USD"
+
+
 class ModelInfo(Struct, frozen=True, gc=False, kw_only=True):
     """What a model can do; None is unknown, never a guess."""
 
@@ -48,6 +56,7 @@ class ModelInfo(Struct, frozen=True, gc=False, kw_only=True):
     images: bool = False
     thinking: tuple[ThinkingLevel, ...] = ()
     deferred: bool = False
+    price: TokenPrice | None = None
 
 
 class ModelRequest(Struct, frozen=True, gc=False, kw_only=True):

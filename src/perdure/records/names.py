@@ -68,6 +68,8 @@ STORED_NAMES: Final = MappingProxyType(
         "asked_ms": "asked",
         "add_tools": "addTools",
         "timed_out": "timedOut",
+        "on_limit": "onLimit",
+        "worked_ms": "workedMs",
         "adapter_version": "n",
         "provider_name": "p",
         "api_name": "a",

@@ -11,7 +11,7 @@ from decimal import Decimal, localcontext
 from types import MappingProxyType
 from typing import Final
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, structs
 
 from perdure.errors import Rejected
 from perdure.records.codec import to_raw
@@ -45,12 +45,18 @@ class UsageTotals(Struct, frozen=True, gc=False, kw_only=True):
     """What was used: tokens by kind, cost by currency, and everything that is not known.
 
     `input` excludes cached tokens; `reasoning` is part of `output`. `unknown_costs` counts
-    reports without a cost; `unknown_attempts` attempts without a report.
+    reports without a cost, `attempts` the requests that ended, `unknown_attempts` those of them
+    without a report, `turns` assistant entries, `worked_ms` the time that tasks were in flight.
+    All of these are a conversation's own; `children` is what the conversations that it owns used,
+    at any depth, None where there are none (BG-11).
     """
 
     reports: int = 0
     adjustments: int = 0
+    attempts: int = 0
     unknown_attempts: int = 0
+    turns: int = 0
+    worked_ms: int = 0
     input: TokenSum = NO_TOKENS
     output: TokenSum = NO_TOKENS
     cache_read: TokenSum = NO_TOKENS
@@ -58,13 +64,32 @@ class UsageTotals(Struct, frozen=True, gc=False, kw_only=True):
     reasoning: TokenSum = NO_TOKENS
     costs: Mapping[str, Decimal] = MappingProxyType({})
     unknown_costs: int = 0
+    children: "UsageTotals | None" = None
+
+    @property
+    def seconds(self) -> float:
+        """Answer the time that tasks were in flight, once for parallel work (BG-04)."""
+        return self.worked_ms / 1_000
+
+    @property
+    def own(self) -> "UsageTotals":
+        """Answer the totals without those of owned conversations."""
+        return self if self.children is None else structs.replace(self, children=None)
+
+    @property
+    def with_children(self) -> "UsageTotals":
+        """Answer the sum with all owned conversations."""
+        return self if self.children is None else self + self.children
 
     def __add__(self, other: "UsageTotals") -> "UsageTotals":
-        """Add two totals, exactly."""
+        """Add what two used themselves, exactly; the answer has no children."""
         return UsageTotals(
             reports=self.reports + other.reports,
             adjustments=self.adjustments + other.adjustments,
+            attempts=self.attempts + other.attempts,
             unknown_attempts=self.unknown_attempts + other.unknown_attempts,
+            turns=self.turns + other.turns,
+            worked_ms=self.worked_ms + other.worked_ms,
             input=self.input + other.input,
             output=self.output + other.output,
             cache_read=self.cache_read + other.cache_read,
@@ -102,7 +127,7 @@ def usage_totals(
         for task, count in attempts.items()
         for attempt in range(1, count + 1)
     )
-    return totals + UsageTotals(unknown_attempts=unknown)
+    return totals + UsageTotals(attempts=sum(attempts.values()), unknown_attempts=unknown)
 
 
 def _of(element: UsageElement) -> UsageTotals:
