@@ -108,8 +108,7 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     `data_folder` holds the local model. With `named_by_id` a new session is made, and `session`
     is the start of its name; the first digits of its id follow (CM-18). `telemetry` is "otel",
     "none" or your own; left out, spans go to the tracer provider the program has set, if any.
-    `budget`
-    holds for all that the session ever spends; it is not stored (BG-02).
+    `budget` holds for all that the session ever spends; it is not stored (BG-02).
     """
 
     session: str

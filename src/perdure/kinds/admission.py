@@ -13,11 +13,13 @@ from msgspec import UNSET, Struct
 from perdure.drive.context import TaskContext
 from perdure.errors import InvalidArguments
 from perdure.kinds.approval import hold_for
+from perdure.kinds.budgets import Allowance, afford
 from perdure.kinds.services import Services
 from perdure.kinds.states import ToolState
 from perdure.kinds.tool_settlement import CallResult, error_result
 from perdure.line.command import Command
 from perdure.ports import Tool
+from perdure.records.budgets import Reached
 from perdure.records.codec import encode
 from perdure.records.messages import ToolCallPart
 from perdure.records.strict_json import parse_object, repair_text
@@ -85,12 +87,21 @@ def _permitted(
     return error_result("denied", f"denied{whose}: calls of {tool.name!r} are not allowed")
 
 
-async def hold_call(ctx: TaskContext, services: Services, asking: Asking) -> None:
-    """Create the approval and put the call to sleep on it, in one command (TL-06, AP-02)."""
+async def hold_call(ctx: TaskContext, services: Services, asking: Asking) -> Reached | None:
+    """Create the approval and put the call to sleep on it, in one command (TL-06, AP-02).
+
+    A budget that is reached comes first: it is answered, or asked about instead (AQ-04).
+    """
+    over: list[Reached] = []
 
     async def build(tx: Command) -> None:
         task = await tx.task(ctx.task_id)
         if task.abort_requested is not UNSET:
+            return
+        allowance = await afford(tx, services, task, None)
+        if isinstance(allowance, Reached):
+            over.append(allowance)
+        if not isinstance(allowance, Allowance):
             return
         approval = hold_for(
             tx,
@@ -102,6 +113,7 @@ async def hold_call(ctx: TaskContext, services: Services, asking: Asking) -> Non
         tx.patch(task, status="waiting", after=[approval], approval=approval, args=asking.args)
 
     await ctx.commit(build)
+    return over[0] if over else None
 
 
 def _why_unparsed(call: ToolCallPart) -> str:

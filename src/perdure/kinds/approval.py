@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 from perdure.drive.context import TaskContext
 from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
 from perdure.errors import Rejected
+from perdure.kinds.budget_decisions import decide_budget
 from perdure.kinds.exchange import after_cancellation
 from perdure.kinds.services import Services
 from perdure.kinds.tool_settlement import error_result, settle_on
@@ -118,7 +119,8 @@ async def decide(
 
     Raises:
         Rejected: `not_found`; `unknown_target` for a task of another kind; `busy` for an approval
-            that was not announced yet, so nobody can have seen what they answer.
+            that was not announced yet, so nobody can have seen what they answer; `invariant` for a
+            budget that a grant does not raise.
     """
     task = await tx.task(approval_id)
     if task.kind != "approval":
@@ -135,6 +137,8 @@ async def decide(
     status = "granted" if decision.decision == "grant" else "denied"
     tx.settle(task, status, decision=decision)
     tx.retire_scope(task_scope(task.id))
+    if state.budget is not UNSET:
+        await decide_budget(tx, services, task.id, state.budget, decision)
     if state.tool is not UNSET:
         await _answer_call(tx, services, state.tool, decision)
     return _outcome(status, applied=True, decision=decision)

@@ -8,10 +8,12 @@ import asyncio
 from decimal import Decimal, localcontext
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from perdure.drive.context import TaskContext
 from perdure.errors import Rejected
+from perdure.kinds.approval import hold_for
 from perdure.kinds.ledger import Ledger, Limit
 from perdure.kinds.request import fixed_tokens, offered_tools
 from perdure.kinds.services import Services
@@ -171,8 +173,8 @@ def estimate_of(
     """Estimate a request: what the context holds, and as much output as it may bring."""
     system = services.system_prompt if isinstance(services.system_prompt, str) else None
     fixed = fixed_tokens(system, offered_tools(settings, services))
-    options: Any = decode_json(settings.stream_options)
-    chosen = options.get("max_tokens") if isinstance(options, dict) else None
+    options: dict[str, Any] = decode_json(settings.stream_options)
+    chosen = options.get("max_tokens")
     output = chosen if isinstance(chosen, int) and chosen > 0 else info.output_limit
     return Estimate(
         input=services.ledger.context_tokens(conversation, held, fixed=fixed),
@@ -191,7 +193,34 @@ async def afford(
 
     A limit that fails is answered; behind one that suspends the task waits, and None is.
     """
-    return await weigh(services.ledger, task, estimate)
+    found = await weigh(services.ledger, task, estimate)
+    if not isinstance(found, Reached) or found.on_limit == "fail":
+        return found
+    if found.input_id is None and await _is_denied(tx, services, task):
+        return found
+    approval = services.ledger.question(found.input_id)
+    if approval is None:
+        approval = hold_for(
+            tx,
+            task.conv_id,
+            prompt=f"May it go on? {found.sentence}",
+            now_ms=services.clock.now_ms(),
+            spawned_by=task.id if task.kind == "generation" else task.spawned_by,
+            budget=msgspec.to_builtins(found),
+        )
+    tx.patch(task, after=(*task.after, approval))
+    return None
+
+
+async def _is_denied(tx: Command, services: Services, task: Task) -> bool:
+    """Say whether a person refused what this task, or another of its chain, waited for."""
+    if services.ledger.was_denied(task):
+        return True
+    for target in task.after:
+        other = await tx.task(target)
+        if other.kind == "approval" and other.status == "denied":
+            return True
+    return False
 
 
 async def start(

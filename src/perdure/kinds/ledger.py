@@ -20,6 +20,7 @@ from perdure.line.line import Delivery, Line
 from perdure.line.residency import Residency
 from perdure.ports import Clock, Storage
 from perdure.records.addresses import USAGE, input_record
+from perdure.records.approvals import ApprovalState
 from perdure.records.budgets import NOTHING_SPENT, Budget, Reservation, Spent
 from perdure.records.codec import decode
 from perdure.records.conversations import ConversationState
@@ -77,6 +78,8 @@ class Ledger:
         self._sums: OrderedDict[Seq | None, Spent] = OrderedDict()
         self._figures: dict[Seq, Figures] = {}
         self._reserved: dict[Seq, Spent] = {}
+        self._decided: dict[Seq, Budget] = {}
+        self._denied: set[Seq] = set()
         self._sizes: OrderedDict[Seq, tuple[int, int, int]] = OrderedDict()
 
     def attach(self, line: Line, storage: Storage) -> None:
@@ -84,6 +87,39 @@ class Ledger:
         self._line = line
         self._storage = storage
         line.listen(self._on_commit)
+
+    # Decisions about the session's budget.
+
+    def question(self, input_id: Seq | None) -> Seq | None:
+        """Answer the approval that already asks about a budget, None when none does (BG-06)."""
+        assert self._line is not None
+        for task in self._line.residency.live_tasks():
+            if task.kind == "approval" and task.abort_requested is UNSET:
+                asked = decode(task.state_json, ApprovalState).budget
+                if asked is not UNSET and asked.get("input") == input_id:
+                    return task.id
+        return None
+
+    def settle_with(self, approval_id: Seq, budget: Budget) -> None:
+        """Change the session's budget when the decision on an approval is committed."""
+        self._decided = {approval_id: budget}
+
+    def _decide(self, task: Task) -> None:
+        budget = self._decided.pop(task.id, None)
+        if budget is None or self.budget is None:
+            return
+        if budget.on_limit == self.budget.on_limit:
+            self.budget = budget
+            return
+        assert self._line is not None
+        for held in self._line.residency.live_tasks():
+            if task.id in held.after and held.id in self._places:
+                self._denied.update(self._places[held.id].inputs)
+
+    def was_denied(self, task: Task) -> bool:
+        """Say whether a person refused the session's budget to the chain of a task."""
+        place = self._places.get(task.id)
+        return place is not None and not self._denied.isdisjoint(place.inputs)
 
     # Time.
 
@@ -228,6 +264,8 @@ class Ledger:
         line = self._line
         assert line is not None
         for task in delivery.tasks:
+            if task.kind == "approval":
+                self._decide(task)
             place = self._places.get(task.id)
             if place is None:
                 continue

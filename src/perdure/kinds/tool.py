@@ -132,7 +132,9 @@ class ToolCall:
         call = await self._call_part(task, ctx, state)
         admission = await admit(self._services, state, call)
         if isinstance(admission, Asking) and state.attempt == 1:
-            await hold_call(ctx, self._services, admission)
+            over = await hold_call(ctx, self._services, admission)
+            if over is not None:
+                await self._over_budget(ctx, state, over)
         elif isinstance(admission, Admitted):
             await self._run(ctx, state, call, admission)
         else:
@@ -146,6 +148,11 @@ class ToolCall:
         if state.attempt > 1 or isinstance(refusal, Asking):
             refusal = await self._interrupted(ctx, tool, attempt=state.attempt - 1)
         await settle_call(ctx, self._services, refusal)
+
+    async def _over_budget(self, ctx: TaskContext, state: ToolState, over: Reached) -> None:
+        """Settle a call that its budget does not let start (BG-07)."""
+        unrun = error_result("notStarted", f"not executed: {over.sentence}")
+        await self._refuse(ctx, self._services.tools.get(state.name), state, unrun)
 
     async def recover(self, task: Task, ctx: TaskContext) -> None:
         """Take up an interrupted call: its command's true end, another run, or interrupted."""
@@ -219,8 +226,7 @@ class ToolCall:
         # The intent of an effect not declared safe is on disk before the effect (BR-02).
         allowance = await start(ctx, self._services, barrier=_needs_barrier(tool.replay), **facts)
         if isinstance(allowance, Reached):
-            unrun = error_result("notStarted", f"not executed: {allowance.sentence}")
-            await self._refuse(ctx, tool, state, unrun)
+            await self._over_budget(ctx, state, allowance)
         if not isinstance(allowance, Allowance):
             return
         sink = self._sink(ctx, tool, state)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from perdure.errors import Rejected
-from perdure.records.names import stored
+from perdure.records.names import stored, stored_as
 from perdure.records.seqs import Seq
 
 BudgetField: TypeAlias = Literal["cost", "tokens", "turns", "seconds"]
@@ -212,22 +212,29 @@ class Reservation(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
         return Spent(costs=costs, tokens=self.tokens, turns=1)
 
 
-class Reached(Struct, frozen=True, gc=False, kw_only=True):
+class Reached(
+    Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    omit_defaults=True,
+    rename=stored_as(input_id="input"),
+):
     """A limit that work would go over: whose it is, and the figures, as texts (BG-06).
 
     `input_id` is None for the session's budget. `reserved` is what requests in flight may still
     spend, `wanted` what the work would need at least; None for nothing, or nothing known.
     """
 
-    input_id: Seq | None
+    input_id: Seq | None = None
     field: BudgetField
     limit: str
     spent: str
     currency: str
-    on_limit: OnLimit
+    on_limit: OnLimit = "suspend"
     reserved: str | None = None
     wanted: str | None = None
-    is_unknown: bool = False
+    unknown: bool = False
 
     @property
     def whose(self) -> str:
@@ -238,7 +245,7 @@ class Reached(Struct, frozen=True, gc=False, kw_only=True):
     def sentence(self) -> str:
         """Say what is reached."""
         unit = f" {self.currency}" if self.field == "cost" else ""
-        if self.is_unknown:
+        if self.unknown:
             return (
                 f"the budget of {self.whose} stops at unknown {self.field}: something was asked "
                 f"whose {self.field} nobody reported (known: {self.spent} of {self.limit}{unit})"
@@ -289,6 +296,6 @@ def reached_by(
                 wanted=f"{more:f}" if more else None,
                 currency=currency,
                 on_limit=budget.on_limit,
-                is_unknown=is_unknown and not is_over,
+                unknown=is_unknown and not is_over,
             )
     return None
