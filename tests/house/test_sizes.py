@@ -31,6 +31,7 @@ PUBLIC_METHODS_RAISED = {
 }
 ROOM_FILES_RAISED = {
     "cli": 20,  # one file a subcommand (K55)
+    "harness": 13,  # what surfaces read without an engine: overview, approvals, budgets
     "hosts": 14,  # starting commands alone takes six
     "kinds": 31,  # one kind a file, and one file a policy they share
     "providers": 20,  # one vendor's wire a file, the local model's parts, and what they share

@@ -48,7 +48,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
         if self.price is not None:
             with localcontext(prec=MONEY_DIGITS):
                 costs[self.price.currency] = (
-                    Decimal(self.price.input) * self.input + Decimal(self.price.output) * output
+                    Decimal(self.price.input_price) * self.input
+                    + Decimal(self.price.output_price) * output
                 ) / MILLION
         return Spent(costs=costs, tokens=self.input + output, turns=1)
 
@@ -72,8 +73,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
         if budget.cost is not None and price is not None and price.currency == budget.currency:
             with localcontext(prec=MONEY_DIGITS):
                 left = Decimal(budget.cost) - used.of("cost", budget.currency)
-                left -= Decimal(price.input) * self.input / MILLION
-                each = Decimal(price.output) / MILLION
+                left -= Decimal(price.input_price) * self.input / MILLION
+                each = Decimal(price.output_price) / MILLION
                 if each > 0:
                     rooms.append(int(left // each))
         return min(rooms)

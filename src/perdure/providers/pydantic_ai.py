@@ -173,7 +173,9 @@ class PydanticAiModels:
         if read is None or written is None:
             return None
         return TokenPrice(
-            input=_per_million(read), output=_per_million(written), currency=read.currency
+            input_price=_per_million(read),
+            output_price=_per_million(written),
+            currency=read.currency,
         )
 
     def _sees(self, model: Model[Any]) -> bool:

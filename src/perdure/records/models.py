@@ -42,8 +42,8 @@ class ToolSpec(Struct, frozen=True, gc=False, kw_only=True):
 class TokenPrice(Struct, frozen=True, gc=False, kw_only=True):
     """What a million tokens cost, as decimal texts: fresh input, and output."""
 
-    input: str
-    output: str
+    input_price: str
+    output_price: str
     currency: str = "USD"
 
 

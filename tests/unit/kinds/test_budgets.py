@@ -35,7 +35,7 @@ PRICE = Cost(amount="0.01", currency="USD", prices="test")
 """What each request of these tests costs."""
 
 PRICED: ModelInfo = msgspec.structs.replace(
-    CAN, output_limit=1_000, price=TokenPrice(input="0", output="10")
+    CAN, output_limit=1_000, price=TokenPrice(input_price="0", output_price="10")
 )
 """A model whose 1,000 tokens of output cost exactly `PRICE`."""
 
