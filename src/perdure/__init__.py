@@ -18,10 +18,10 @@ from perdure.errors import StorageBusy as StorageBusy
 from perdure.harness.conversation import Conversation as Conversation
 from perdure.harness.harness import Harness as Harness
 from perdure.harness.options import HarnessOptions as HarnessOptions
+from perdure.hosts.scripts import run as run
 from perdure.kinds.permissions import Permissions as Permissions
 from perdure.opening import load_config as load_config
 from perdure.opening import open as open
-from perdure.opening import run as run
 from perdure.ports import Tool as Tool
 from perdure.ports import ToolContext as ToolContext
 from perdure.records.addresses import ConversationList as ConversationList

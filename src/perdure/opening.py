@@ -5,18 +5,18 @@ The only place that marries engine and adapters, and the only place that loads a
 provider pays for none.
 """
 
-import asyncio
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from socket import socket
 from types import MappingProxyType, ModuleType, TracebackType
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Struct
@@ -27,7 +27,8 @@ from perdure.errors import Rejected, StorageDamaged, text_of
 from perdure.harness.harness import Harness
 from perdure.harness.options import HarnessOptions
 from perdure.hosts.clock import SystemClock
-from perdure.hosts.folders import user_data_folder
+from perdure.hosts.control_socket import Answering, ControlSocket
+from perdure.hosts.folders import launch_root, user_data_folder
 from perdure.hosts.late_processes import LateProcesses
 from perdure.hosts.randomness import SystemRandomness
 from perdure.hosts.silent_telemetry import SilentTelemetry as SilentTelemetry
@@ -57,9 +58,8 @@ from perdure.records.entries import ModelId
 from perdure.records.models import parse_model
 from perdure.records.settings import GenerationSettings, RetryPolicy, ThinkingLevel, ToolOrder
 from perdure.storage.memory import MemorySessions
+from perdure.storage.naming import named_by_id
 from perdure.toolkits.files import FILES_RESOURCE
-
-T = TypeVar("T")
 
 Durability = Literal["power", "process"]
 
@@ -70,15 +70,6 @@ SCHEMES: Final = ("memory:", "sqlite:FILE")
 """The stores this release opens (SN-01)."""
 
 NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
-
-LAST_WAIT_S: Final = 1.0
-"""How long the end of a script waits for tasks that were cancelled."""
-
-NAME_DIGITS: Final = 8
-"""Digits of a session's id in a name made from it (CM-18)."""
-
-UNNAMED_BYTES: Final = 16
-"""Random bytes in the name of a session for as long as its id is not known."""
 
 
 def load(name: str) -> ModuleType:
@@ -107,8 +98,13 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     the keys of providers are such secrets anyway (SX-05). `models` replaces every provider;
     `data_folder` holds the local model. With `named_by_id` a new session is made, and `session`
     is the start of its name; the first digits of its id follow (CM-18). `telemetry` is "otel",
+<<<<<<< HEAD
     "none" or your own; left out, spans go to the tracer provider the program has set, if any.
     `budget` holds for all that the session ever spends; it is not stored (BG-02).
+=======
+    "none" or your own; left out, spans go to the tracer provider the program has set, if any. With
+    `control` other programs of this user can reach the session of a file meanwhile (CM-16).
+>>>>>>> 2807ea3 (Ask on the terminal, and decide, steer and abort from commands)
     """
 
     session: str
@@ -136,6 +132,7 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     models: Models | None = None
     ports: Ports | None = None
     on_error: Callable[[BaseException, int | None], None] | None = None
+    control: bool = True
 
 
 class OpenSession:
@@ -146,6 +143,8 @@ class OpenSession:
         self._url = url
         self._options = options
         self._stack = AsyncExitStack()
+        self._sessions: Sessions | None = None
+        self._name = options.session
 
     async def __aenter__(self) -> Harness:
         """Open the store, the session in it, and the harness over it.
@@ -169,6 +168,11 @@ class OpenSession:
         """Close what was opened."""
         await self._stack.aclose()
 
+    async def reader(self) -> Storage:
+        """Open the session once more, for reading, while it is open here; the caller closes it."""
+        assert self._sessions is not None, "the session is not open"
+        return await self._sessions.open(self._name, create=False, read_only=True)
+
     async def _open(self) -> Harness:
         options = self._options
         check_tools(options.tools)
@@ -183,20 +187,50 @@ class OpenSession:
             noted=secrets.note,
         )
         # Looking for folders blocks, however briefly.
-        sessions = await ports.threads.run(
-            "open", partial(open_store, self._url, ports, durability=options.durability)
-        )
+        sessions, control = await ports.threads.run("open", partial(self._store, ports))
         self._stack.push_async_callback(sessions.close)
+        if isinstance(control, OSError):
+            self._report(secrets, RuntimeWarning(f"there is no control address: {control}"))
+            control = None
+        if control is not None:
+            self._stack.push_async_callback(ports.threads.run, "close", control.remove)
+            self._stack.push_async_callback(control.close)
+        address = None if control is None else control.address
         if options.named_by_id:
-            storage = await named_by_id(sessions, options.session, ports.randomness)
+            storage = await named_by_id(
+                sessions, options.session, ports.randomness, control=address
+            )
         else:
-            storage = await sessions.open(options.session, create=options.create)
+            storage = await sessions.open(options.session, create=options.create, control=address)
         processes = await ports.threads.run("open", partial(self._processes, ports))
         harness = await self._harness(
             storage, models=models, model=model, processes=processes, ports=ports, secrets=secrets
         )
         self._stack.push_async_callback(harness.close)
+        self._sessions, self._name = sessions, harness.info.name
+        if control is not None:
+
+            async def answer(listener: socket, token: str) -> Answering:
+                web = await ports.threads.run("load", partial(load, "perdure.web.control"))
+                return cast(
+                    "Answering", await web.answer(harness, sessions, ports.threads, listener, token)
+                )
+
+            control.listen(answer, partial(self._report, secrets))
         return harness
+
+    def _store(self, ports: Ports) -> tuple[Sessions, ControlSocket | OSError | None]:
+        """Answer the container, and what others reach its session by, or why there is no such."""
+        sessions = open_store(self._url, ports, durability=self._options.durability)
+        if not self._options.control or launch_root(self._url) is None:
+            return sessions, None
+        try:
+            return sessions, ControlSocket.make()
+        except OSError as error:
+            return sessions, error
+
+    def _report(self, secrets: Secrets, error: BaseException) -> None:
+        (self._options.on_error or partial(print_error, secrets))(error, None)
 
     async def _harness(
         self,
@@ -316,38 +350,6 @@ def configured(config: Config) -> dict[str, Any]:
     }
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run one coroutine from a script: the only bridge from synchronous code.
-
-    What still runs at its end is cancelled, and left behind if that does not end it: a tool that
-    swallows its cancellation keeps no process from ending (SC-26).
-    """
-    runner = asyncio.Runner()
-    ended: list[bool] = []
-
-    async def whole() -> T:
-        try:
-            return await main
-        finally:
-            ended.append(await _all_ended())
-
-    try:
-        return runner.run(whole())
-    finally:
-        if False in ended:
-            runner.get_loop().close()
-        else:
-            runner.close()
-
-
-async def _all_ended() -> bool:
-    """Cancel whatever else runs on the loop; say whether it ended in time."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    return not others or not (await asyncio.wait(others, timeout=LAST_WAIT_S))[1]
-
-
 def open_store(url: str, ports: Ports, *, durability: Durability = "power") -> Sessions:
     """Answer the container a URL names; nothing is opened yet.
 
@@ -399,19 +401,6 @@ def check_tools(tools: Sequence[Tool]) -> None:
             )
 
 
-async def named_by_id(sessions: Sessions, prefix: str, randomness: Randomness) -> Storage:
-    """Make a session named after its id: `prefix` and the first eight digits, more when taken."""
-    storage = await sessions.open(prefix + randomness.token(UNNAMED_BYTES), create=True)
-    for digits in (NAME_DIGITS, 2 * NAME_DIGITS):
-        name = prefix + storage.info.id[:digits]
-        try:
-            await sessions.rename(storage.info.name, name)
-        except Rejected:
-            continue
-        break
-    return storage
-
-
 def _files(threads: Threads) -> Callable[[str], Files]:
     """Answer the resource that file tools ask for: a root folder's files (TL-34)."""
 
@@ -420,22 +409,6 @@ def _files(threads: Threads) -> Callable[[str], Files]:
         return cast("Files", local)
 
     return opened
-
-
-def launch_root(url: str) -> Path | None:
-    """Answer where a store's commands are launched, None for one without a place (SN-13)."""
-    scheme, _, place = url.partition(":")
-    if scheme != "sqlite":
-        return None
-    file = Path(place).expanduser().absolute()
-    return file.with_name(file.name + ".launch")
-
-
-def remove_launches(url: str, session_id: str) -> None:
-    """Remove what a deleted session's commands left beside the store (SN-08); blocks."""
-    place = launch_root(url)
-    if place is not None:
-        shutil.rmtree(place / session_id, ignore_errors=True)
 
 
 async def offered_models(

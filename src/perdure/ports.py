@@ -3,9 +3,8 @@
 The engine asks the world for commits, models, tools, processes, files, time, random numbers,
 threads and telemetry through these alone. Each has a public suite in `perdure.testing`.
 
-Rules that belong to the ports: a cancelled caller of `commit` neither loses nor splits it; a
-`Storage` used in a forked process raises before writing; `reconcile` may be called any number of
-times. A method that answers nothing is its docstring alone.
+Rules: a cancelled `commit` is neither lost nor split; a `Storage` in a forked process raises before
+writing; `reconcile` may be called often. A method that answers nothing is its docstring alone.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -175,15 +174,16 @@ class Storage(Protocol):
 class Sessions(Protocol):
     """One container of many sessions: a file, a folder, a schema."""
 
-    async def open(self, name: str, *, create: bool, read_only: bool = False) -> Storage:
+    async def open(
+        self, name: str, *, create: bool, read_only: bool = False, control: str | None = None
+    ) -> Storage:
         """Open a session by name, taking its writer lock and the next epoch unless read-only.
 
-        Creating makes an empty session (no seq used).
+        Creating makes an empty session (no seq used); `control` is where the owner listens (CM-16).
 
         Raises:
             Rejected: `not_found` for an absent session without `create`; `invariant`: bad name.
-            StorageBusy: another live process owns it.
-            FormatUnsupported, StorageDamaged: as they say; nothing was changed.
+            StorageBusy, FormatUnsupported, StorageDamaged: as they say; nothing was changed.
         """
         ...
 

@@ -32,7 +32,7 @@ PUBLIC_METHODS_RAISED = {
 ROOM_FILES_RAISED = {
     "cli": 20,  # one file a subcommand (K55)
     "harness": 13,  # what surfaces read without an engine: overview, approvals, budgets
-    "hosts": 14,  # starting commands alone takes six
+    "hosts": 16,  # starting commands takes six; the control address and running a script, one each
     "kinds": 31,  # one kind a file, and one file a policy they share
     "providers": 20,  # one vendor's wire a file, the local model's parts, and what they share
     "records": 26,  # one noun a file; images, usage and retry are nouns of their own

@@ -19,7 +19,8 @@ from perdure import opening
 from perdure.cli.endings import UsageProblem
 from perdure.cli.places import made_ready
 from perdure.errors import Rejected, StorageBusy
-from perdure.opening import SCHEMES, open_store, remove_launches, system_ports
+from perdure.hosts.folders import remove_launches
+from perdure.opening import SCHEMES, open_store, system_ports
 from perdure.providers.script import call, say
 from perdure.providers.scripted import ScriptedModels
 from perdure.records.codec import encode

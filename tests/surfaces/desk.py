@@ -204,13 +204,32 @@ class TypedTerminal:
         self._process = process
         self._main = main
         self._shown = b""
+        self._seen = 0
+
+    @property
+    def shown(self) -> str:
+        """Answer everything shown so far."""
+        return self._shown.decode(errors="replace")
 
     def until(self, words: str) -> None:
         """Wait until words are shown."""
-        while words.encode() not in self._shown:
+        self._until(words, 0)
+
+    def until_again(self, words: str) -> None:
+        """Wait until words are shown after what was waited for before."""
+        self._until(words, self._seen)
+
+    def _until(self, words: str, start: int) -> None:
+        while (found := self._shown.find(words.encode(), start)) < 0:
             ready, _, _ = select.select([self._main], [], [], WAIT_S)
             assert ready, f"{words!r} was not shown; it showed {self._shown!r}"
             self._shown += os.read(self._main, 4_096)
+        self._seen = max(self._seen, found + len(words.encode()))
+
+    def hang_up(self) -> int:
+        """Close the terminal, as a lost connection does; answers the exit code."""
+        os.close(self._main)
+        return self._process.wait(WAIT_S)
 
     def type(self, keys: str) -> None:
         """Press keys; `\\x03` is Ctrl-C."""

@@ -11,13 +11,14 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 
 from perdure.cli.endings import Spent
-from perdure.cli.events import DeltaEvent, Event, ToolEvent, UsageEvent
+from perdure.cli.events import ApprovalEvent, DeltaEvent, Event, ToolEvent, UsageEvent
 from perdure.cli.spending import spent_of
 from perdure.cli.surface import Surface
 from perdure.cli.visible import one_line
 from perdure.kinds.states import GenerationState, ToolState
 from perdure.line.line import Delivery, Preview
 from perdure.records.addresses import USAGE
+from perdure.records.approvals import ApprovalState
 from perdure.records.codec import canonical, decode
 from perdure.records.entries import Entry
 from perdure.records.frames import DeltaFrame, FrameBatch, StartFrame
@@ -38,6 +39,11 @@ from perdure.records.writes import AppendList, SetValue
 
 LINE_CHARACTERS_MAX: Final = 160
 """How much of a call's arguments, or of its error, is shown on its line."""
+
+QUEUE_WORDS: Final = MappingProxyType(
+    {"followUp": "follow-up", "nextRun": "next run", "prompt": "queued"}
+)
+"""How a queued text is named on its line; any other mode by its own word."""
 
 OUTCOME_WORDS: Final = MappingProxyType(
     {
@@ -92,6 +98,9 @@ class Display:
         self._texts: dict[Seq, str] = {}
         self._usage: list[UsageElement] = []
         self._attempts: dict[Seq, int] = {}
+        self._held: dict[Seq, tuple[str, Any]] = {}
+        self._waiting: set[Seq] = set()
+        self._marked: set[Seq] = set()
         self.ended: list[Ended] = []
 
     # Listeners.
@@ -113,6 +122,9 @@ class Display:
                 self._generation(task)
             elif task.kind == "tool":
                 self._call(task, delivery.entries)
+            elif task.kind == "approval":
+                self._approval(task)
+        self._aborts(delivery)
         for write in delivery.commit.writes:
             if isinstance(write, AppendList) and write.namespace == USAGE.namespace:
                 self._used(decode(write.value_json, UsageElement))
@@ -129,6 +141,8 @@ class Display:
                 self._calls[entry.id, index] = call
 
     def _entry(self, entry: Entry) -> None:
+        if entry.kind == "input":
+            self._queued(entry)
         if entry.kind != "assistant" or entry.payload_json is UNSET:
             return
         self.recall(entry)
@@ -180,11 +194,9 @@ class Display:
         state = decode(task.state_json, ToolState)
         result = next((entry for entry in entries if entry.id == state.produced), None)
         if result is None and task.status != "running":
+            self.note_call(task)
             return
-        call = (
-            None if task.at_entry is UNSET else self._calls.get((task.at_entry, state.call_index))
-        )
-        arguments = _arguments(state, call)
+        arguments = self._arguments_of(task, state)
         label = task_label(task)
         if result is None:
             self._event(
@@ -209,6 +221,47 @@ class Display:
         if state.is_error:
             said = f"{said}, an error: {_short(text)}"
         self._terminal.say(f"{label} {said}", "bad" if state.is_error else "dim")
+
+    def note_call(self, task: Task) -> None:
+        """Take note of a call that waits for a person, for the line that says so."""
+        if task.status == "waiting":
+            state = decode(task.state_json, ToolState)
+            self._held[task.id] = state.name, self._arguments_of(task, state)
+
+    def _arguments_of(self, task: Task, state: ToolState) -> Any:
+        at_entry = task.at_entry
+        call = None if at_entry is UNSET else self._calls.get((at_entry, state.call_index))
+        return _arguments(state, call)
+
+    def _approval(self, task: Task) -> None:
+        """Say that something waits for a person, or what was decided and by whom (AQ-11)."""
+        state = decode(task.state_json, ApprovalState)
+        if task.status == "waiting" and task.abort_requested is UNSET:
+            if task.id not in self._waiting:
+                self._waiting.add(task.id)
+                held = None if state.tool is UNSET else self._held.get(state.tool)
+                tool, arguments = held or ("", None)
+                self._event(ApprovalEvent(id=task.id, tool=tool, arguments=arguments))
+                what = f"{one_line(tool)} {_short_arguments(arguments)}" if tool else state.prompt
+                self._terminal.say(f"[approval {task.id}] waits: {one_line(what)}", "warn")
+        elif task.status not in ("pending", "waiting"):
+            by = "" if state.decision is UNSET else f" by {one_line(state.decision.by)}"
+            self._terminal.say(f"[approval {task.id}] {task.status}{by}", "dim")
+
+    def _aborts(self, delivery: Delivery) -> None:
+        """Say once that somebody asked for an abort."""
+        marked = [task.id for task in delivery.tasks if task.abort_requested is not UNSET]
+        fresh = [task for task in marked if task not in self._marked]
+        if fresh and not self._marked:
+            self._terminal.say("[abort] was asked for", "warn")
+        self._marked.update(fresh)
+
+    def _queued(self, entry: Entry) -> None:
+        """Show a text that somebody gave while the session ran."""
+        mode = entry.meta.mode
+        text = "" if entry.meta.preview is UNSET else entry.meta.preview
+        word = "input" if mode is UNSET else QUEUE_WORDS.get(mode, mode)
+        self._terminal.say(f"[{word} {entry.id}] {_short(text)}", "dim")
 
     # Facts.
 

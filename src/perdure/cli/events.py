@@ -67,6 +67,21 @@ class SignalEvent(Struct, frozen=True, kw_only=True, tag="signal", tag_field="ty
     name: str
 
 
+class BaseEvent(Struct, frozen=True, kw_only=True, tag="base", tag_field="type"):
+    """What a watch begins with: the session at a main boundary, as `inspect` shows it."""
+
+    as_of: int
+    base: Any
+
+
+class CommitEvent(Struct, frozen=True, kw_only=True, tag="commit", tag_field="type"):
+    """One main commit that a watch has shown; `timestamp` is wall milliseconds."""
+
+    first_seq: int
+    last_seq: int
+    timestamp: int
+
+
 class ResultEvent(Struct, frozen=True, kw_only=True, tag="result", tag_field="type"):
     """The last line: the document of `--json`."""
 
@@ -74,5 +89,13 @@ class ResultEvent(Struct, frozen=True, kw_only=True, tag="result", tag_field="ty
 
 
 Event: TypeAlias = (
-    AcceptedEvent | DeltaEvent | ToolEvent | ApprovalEvent | UsageEvent | SignalEvent | ResultEvent
+    AcceptedEvent
+    | DeltaEvent
+    | ToolEvent
+    | ApprovalEvent
+    | UsageEvent
+    | SignalEvent
+    | BaseEvent
+    | CommitEvent
+    | ResultEvent
 )

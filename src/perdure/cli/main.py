@@ -24,6 +24,11 @@ COMMANDS: Final = MappingProxyType(
         "run": "Answer a prompt in a durable session; continue it when it exists.",
         "resume": "Go on with what is live in a session; accept nothing new.",
         "inspect": "Show what is live in a session and what it waits for; write nothing.",
+        "approve": "List the calls that wait for a decision, and decide one.",
+        "deny": "Refuse one call that waits for a decision.",
+        "steer": "Say something to the running exchange of a session.",
+        "follow-up": "Queue a text for after the next answer of a session.",
+        "abort": "Cancel what runs in a session, and withdraw what is queued.",
         "context": "Print the exact next request of a session, with tokens by source.",
         "sessions": "List, show, rename and delete sessions.",
         "models": "List providers and models, check one, fetch the local one.",
@@ -47,6 +52,11 @@ def load(name: str) -> ModuleType:
     return import_module(name)
 
 
+def module_of(command: str) -> str:
+    """Name the module of a subcommand."""
+    return f"perdure.cli.commands.{command.replace('-', '_')}"
+
+
 class LazyGroup(click.Group):
     """A group whose subcommands are imported when they are named."""
 
@@ -58,7 +68,7 @@ class LazyGroup(click.Group):
         """Import a command's module."""
         if cmd_name not in COMMANDS:
             return None
-        return cast("click.Command", load(f"perdure.cli.commands.{cmd_name}").command)
+        return cast("click.Command", load(module_of(cmd_name)).command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -57,6 +57,7 @@ class Work(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     yes: bool = False
+    no_ask: bool = False
 
 
 _OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
@@ -89,6 +90,7 @@ _OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         "--deny", multiple=True, metavar="TOOL", help="Never let this tool run.  Repeatable."
     ),
     click.option("--yes", is_flag=True, help="Let every tool run that would ask."),
+    click.option("--no-ask", is_flag=True, help="Ask nothing; what asks waits, with exit code 5."),
 )
 
 
@@ -112,6 +114,7 @@ class Ready(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any]
     continuing: Sequence[str]
     again: Sequence[str]
+    places: Sequence[str]
 
     def opening(self, *, session: str, **more: Any) -> OpenSession:
         """Answer the session to be opened."""
@@ -150,7 +153,7 @@ async def prepare(
             allow=(*config.values.approvals.allow, *work.allow),
             deny=(*config.values.approvals.deny, *work.deny),
             yes=work.yes,
-            subject=f"cli:{_user()}",
+            subject=by_of("cli"),
         ),
     )
     if work.thinking is not None:
@@ -160,6 +163,7 @@ async def prepare(
         options=options,
         continuing=_continuing(surface.flags, work),
         again=_again(surface.flags, work),
+        places=places_of(surface.flags),
     )
 
 
@@ -263,21 +267,27 @@ def _files(table: ToolsTable) -> Callable[[str], LocalFiles]:
     return opened
 
 
-def _user() -> str:
-    """Name the person at this terminal, for the record of a decision (AQ-09)."""
+def by_of(surface: str) -> str:
+    """Name the person at this terminal, for the record of a decision (AQ-06, AQ-09)."""
     try:
-        return getpass.getuser()
+        return f"{surface}:{getpass.getuser()}"
     except (KeyError, OSError):
-        return str(os.getuid())
+        return f"{surface}:{os.getuid()}"
 
 
-def _continuing(flags: Flags, work: Work) -> Sequence[str]:
-    """Answer the flags of `perdure resume` that goes on as this command did (CM-10)."""
+def places_of(flags: Flags) -> Sequence[str]:
+    """Answer the flags of another command on the same store with the same configuration."""
     words: list[str] = []
     if flags.store:
         words += ["--store", flags.store]
     if flags.config:
         words += ["--config", str(flags.config)]
+    return words
+
+
+def _continuing(flags: Flags, work: Work) -> Sequence[str]:
+    """Answer the flags of `perdure resume` that goes on as this command did (CM-10)."""
+    words = [*places_of(flags)]
     if work.root:
         words += ["--root", str(work.root)]
     for flag, values in (("--tools", work.tools), ("--allow", work.allow), ("--deny", work.deny)):

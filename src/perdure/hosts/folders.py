@@ -1,6 +1,7 @@
-"""Where a person's files of perdure live: by the custom of the platform, nothing is created."""
+"""Where files of perdure live: a person's by the custom of the platform, a store's beside it."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,22 @@ def user_data_folder() -> Path:
 def user_config_folder() -> Path:
     """Answer the folder for the user's configuration."""
     return _folder("XDG_CONFIG_HOME", ".config")
+
+
+def launch_root(url: str) -> Path | None:
+    """Answer where a store's commands are launched, None for one without a place (SN-13)."""
+    scheme, _, place = url.partition(":")
+    if scheme != "sqlite":
+        return None
+    file = Path(place).expanduser().absolute()
+    return file.with_name(file.name + ".launch")
+
+
+def remove_launches(url: str, session_id: str) -> None:
+    """Remove what a deleted session's commands left beside the store (SN-08); blocks."""
+    place = launch_root(url)
+    if place is not None:
+        shutil.rmtree(place / session_id, ignore_errors=True)
 
 
 def _folder(variable: str, below_home: str) -> Path:

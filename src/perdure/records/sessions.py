@@ -21,8 +21,18 @@ NAME_BYTES_MAX: Final = 256
 """Longest session name in UTF-8 bytes (SN-03)."""
 
 
+CONTROL_FOLDER_PREFIX: Final = "perdure-control-"
+CONTROL_SOCKET: Final = "socket"
+CONTROL_TOKEN: Final = "token"  # noqa: S105 - the name of a file
+"""A control address is a private folder of such a name with these two files in it (CM-16)."""
+
+
 class Owner(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The process that has a session open for writing; `since` is wall milliseconds."""
+    """The process that has a session open for writing; `since` is wall milliseconds.
+
+    `control` is its control address, the path of the Unix socket it listens on; None when it does
+    not listen, as owners before 0.2.0 do not.
+    """
 
     pid: int
     host: str

@@ -7,15 +7,22 @@ renamed; its content says who holds it, for people and for forwarding.
 
 import fcntl
 import os
+import stat
 import threading
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
 
 import msgspec
 
 from perdure.errors import StorageBusy
-from perdure.records.sessions import Owner
+from perdure.records.sessions import (
+    CONTROL_FOLDER_PREFIX,
+    CONTROL_SOCKET,
+    CONTROL_TOKEN,
+    Owner,
+)
 from perdure.storage.owners import busy
 
 LOCK_MODE: Final = 0o600
@@ -38,7 +45,7 @@ class FileLock:
 
     @classmethod
     def acquire(cls, path: Path, what: str) -> "FileLock":
-        """Take the lock without waiting.
+        """Take the lock without waiting; what a killed holder left to be reached by goes (CM-16).
 
         Raises:
             StorageBusy: another process has it, or the file system has no such locks.
@@ -52,6 +59,9 @@ class FileLock:
         except OSError as error:
             os.close(handle)
             raise StorageBusy(f"{what}: the file system refuses the lock {path}: {error}") from None
+        left = holder_of(path)
+        if left is not None and left.control is not None and left.host == os.uname().nodename:
+            remove_control(Path(left.control))
         lock = cls(path, handle)
         cls._held.add(lock)
         if not cls._registered:
@@ -115,6 +125,22 @@ def _is_dead(owner: Owner | None) -> bool:
     except PermissionError:
         return False
     return False
+
+
+def remove_control(path: Path) -> None:
+    """Remove the folder of a dead owner's socket, and nothing that is not such a folder of ours.
+
+    The path was read from a lock file, which anybody can have written who may write beside the
+    store.
+    """
+    folder = path.parent
+    with suppress(OSError):
+        facts = folder.lstat()
+        is_ours = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
+        if is_ours and folder.name.startswith(CONTROL_FOLDER_PREFIX):
+            for name in (CONTROL_SOCKET, CONTROL_TOKEN):
+                (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def holder_of(path: Path) -> Owner | None:

@@ -145,14 +145,16 @@ class MemorySessions:
         session = self._sessions[name] = MemorySession(info)
         return session
 
-    async def open(self, name: str, *, create: bool, read_only: bool = False) -> MemoryStorage:
+    async def open(
+        self, name: str, *, create: bool, read_only: bool = False, control: str | None = None
+    ) -> MemoryStorage:
         """Open a session by name; one writer at a time."""
         self._check_open()
         check_name(name)
         create = create and not read_only
         session = self._create(name) if create and name not in self._sessions else self._find(name)
         if not read_only:
-            self._claim(session)
+            self._claim(session, control)
         handle = MemoryStorage(session, self._clock, read_only=read_only)
         if not read_only:
             session.writer = handle
@@ -160,10 +162,12 @@ class MemorySessions:
         self._handles.append(handle)
         return handle
 
-    def _claim(self, session: MemorySession) -> None:
+    def _claim(self, session: MemorySession, control: str | None) -> None:
         self._check_free(session)
         epoch, now = session.info.epoch + 1, self._clock.now_ms()
-        owner = Owner(pid=os.getpid(), host=os.uname().nodename, since=now, epoch=epoch)
+        owner = Owner(
+            pid=os.getpid(), host=os.uname().nodename, since=now, epoch=epoch, control=control
+        )
         session.info = structs.replace(session.info, epoch=epoch, owner=owner)
         session.openings.append(Opening(epoch=epoch, pid=owner.pid, host=owner.host, opened_ms=now))
         del session.openings[:-OPENINGS_MAX]

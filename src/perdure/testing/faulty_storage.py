@@ -173,9 +173,13 @@ class FaultySessions:
         self._sessions = sessions
         self.plan = FaultPlan() if plan is None else plan
 
-    async def open(self, name: str, *, create: bool, read_only: bool = False) -> FaultyStorage:
+    async def open(
+        self, name: str, *, create: bool, read_only: bool = False, control: str | None = None
+    ) -> FaultyStorage:
         """Open a session behind the plan."""
-        storage = await self._sessions.open(name, create=create, read_only=read_only)
+        storage = await self._sessions.open(
+            name, create=create, read_only=read_only, control=control
+        )
         return FaultyStorage(storage, self.plan)
 
     async def page(self, *, after: str | None, limit: int) -> Sequence[SessionInfo]:

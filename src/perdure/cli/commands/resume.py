@@ -4,7 +4,8 @@ import click
 
 import perdure
 from perdure.cli.choices import store_of
-from perdure.cli.driving import Plan, drive
+from perdure.cli.driving.drive import drive
+from perdure.cli.driving.plan import Plan
 from perdure.cli.endings import Ending
 from perdure.cli.last import known_sessions, last_of_folder
 from perdure.cli.reading import reading
@@ -39,9 +40,12 @@ def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
         opening = ready.opening(session=name, create=False)
         plan = Plan(
             opening=opening,
+            url=url,
             session=name,
             continuing=ready.continuing,
             again=ready.again,
+            places=ready.places,
+            asks=not work.no_ask,
             conversation=flags.conversation,
             poll=poll,
         )

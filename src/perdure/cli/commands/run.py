@@ -7,13 +7,15 @@ import click
 
 import perdure
 from perdure.cli.choices import store_of
-from perdure.cli.driving import Plan, drive
+from perdure.cli.driving.drive import drive
+from perdure.cli.driving.plan import Plan
 from perdure.cli.endings import Ending, UsageProblem
 from perdure.cli.last import last_of_folder
 from perdure.cli.places import check_writable
 from perdure.cli.prompt import read_prompt
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.work import Work, prepare, working
+from perdure.records.inputs import InputMode
 
 NEW_PREFIX = "run-"
 """Start of the name of a session that was given none."""
@@ -31,6 +33,8 @@ NEW_PREFIX = "run-"
 @click.argument("text", nargs=-1)
 @click.option("-c", "--continue", "last", is_flag=True, help="Continue this folder's last session.")
 @click.option("--no-session", is_flag=True, help="Keep nothing: the session is in memory.")
+@click.option("--steer", is_flag=True, help="Give TEXT to the exchange that runs.")
+@click.option("--next", "next_run", is_flag=True, help="Keep TEXT for the next run; start none.")
 @click.option(
     "--request-id",
     metavar="KEY",
@@ -50,6 +54,8 @@ def command(
     text: tuple[str, ...],
     last: bool,
     no_session: bool,
+    steer: bool,
+    next_run: bool,
     request_id: str | None,
     output: Path | None,
 ) -> Ending:
@@ -57,6 +63,9 @@ def command(
     flags = surface.flags
     if sum((last, no_session, flags.session is not None)) > 1:
         raise UsageProblem("--session, --continue and --no-session exclude each other")
+    if steer and next_run:
+        raise UsageProblem("--steer and --next exclude each other")
+    mode: InputMode = "steer" if steer else "nextRun" if next_run else "prompt"
     if output is not None:
         check_writable(output, "--output")
     prompt = read_prompt(text)
@@ -71,9 +80,13 @@ def command(
         )
         plan = Plan(
             opening=opening,
+            url=ready.url,
             session=name,
             continuing=ready.continuing,
             again=ready.again,
+            places=ready.places,
+            asks=not work.no_ask,
+            mode=mode,
             text=prompt,
             request_id=request_id,
             conversation=flags.conversation,

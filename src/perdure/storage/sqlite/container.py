@@ -129,7 +129,9 @@ class SqliteSessions:
             self._writer = Writer(self._path, busy_ms=self._busy_ms, power=self._power)
         return self._writer
 
-    async def open(self, name: str, *, create: bool, read_only: bool = False) -> SqliteStorage:
+    async def open(
+        self, name: str, *, create: bool, read_only: bool = False, control: str | None = None
+    ) -> SqliteStorage:
         """Open a session by name; see the port."""
         self._check_open()
         check_name(name)
@@ -137,7 +139,7 @@ class SqliteSessions:
             number, info = await self._find(name)
             if read_only:
                 return self._handle(number, alive(info))
-        number, info, opened = await self._open_writing(name, create=create)
+        number, info, opened = await self._open_writing(name, create=create, control=control)
         handle = self._handle(number, info)
         handle.own(opened)
         return handle
@@ -153,7 +155,9 @@ class SqliteSessions:
     async def _find(self, name: str) -> tuple[int, SessionInfo]:
         return await self._reading().call(lambda conn: find(conn, name))
 
-    async def _open_writing(self, name: str, *, create: bool) -> tuple[int, SessionInfo, Opened]:
+    async def _open_writing(
+        self, name: str, *, create: bool, control: str | None
+    ) -> tuple[int, SessionInfo, Opened]:
         writer = self._writing()
         now, sid = self._clock.now_ms(), self._randomness.token(SESSION_ID_BYTES)
 
@@ -162,7 +166,7 @@ class SqliteSessions:
                 number, info = self._ensure(conn, name, sid if create else None, now)
                 lock = FileLock.acquire(self._lock_path(info.id), f"the session {name!r}")
                 try:
-                    info = self._claim(conn, number, lock, now)
+                    info = self._claim(conn, number, lock, now=now, control=control)
                 except (PerdureError, sqlite3.Error, OSError):
                     lock.release()
                     raise
@@ -202,7 +206,13 @@ class SqliteSessions:
         return real.with_name(f"{real.name}.{sid}.lock")
 
     def _claim(
-        self, conn: sqlite3.Connection, number: int, lock: FileLock, now: int
+        self,
+        conn: sqlite3.Connection,
+        number: int,
+        lock: FileLock,
+        *,
+        now: int,
+        control: str | None,
     ) -> SessionInfo:
         """Take the next epoch and say who did; answer the facts as they are from now on."""
 
@@ -212,7 +222,11 @@ class SqliteSessions:
                 raise Rejected("not_found", "the session was deleted meanwhile")
             _, info = info_of(row)
             owner = Owner(
-                pid=os.getpid(), host=os.uname().nodename, since=now, epoch=info.epoch + 1
+                pid=os.getpid(),
+                host=os.uname().nodename,
+                since=now,
+                epoch=info.epoch + 1,
+                control=control,
             )
             facts = (number, owner.epoch, owner.pid, owner.host, now)
             conn.execute(CLAIM, (owner.epoch, msgspec.json.encode(owner).decode(), number))

@@ -1,95 +1,50 @@
-"""Drive a session for a person: what `run` and `resume` share.
+"""Drive a session that this command has open (CM-08, CM-18 to CM-21).
 
-Open, show what happens, accept when there is something to accept, drive until nothing can move or
-somebody says stop, close, and answer how it ended (CM-08, CM-18 to CM-21).
+Show what happens, accept when there is something to accept, drive until nothing can move or
+somebody says stop, ask a person meanwhile, close, and answer how it ended.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, structs
 
+from perdure.cli.asking.asker import Asker
+from perdure.cli.asking.typed import can_ask
 from perdure.cli.continuing import resume_line, run_line
 from perdure.cli.display import Display, task_label
-from perdure.cli.endings import Ending, Outcome, Problem, Waiting, ending_of
+from perdure.cli.driving.meanwhile import meanwhile
+from perdure.cli.driving.plan import Plan, unless_told
+from perdure.cli.driving.waiting import Stands, say_what_waits, stands_of
+from perdure.cli.endings import Ending, Problem, ending_of
 from perdure.cli.events import AcceptedEvent, SignalEvent
+from perdure.cli.forwarding.here import conversation_of, give
 from perdure.cli.last import FOLDER
 from perdure.cli.places import write_whole
 from perdure.cli.stopping import GRACE_S, Stop
 from perdure.cli.surface import Surface
+from perdure.cli.work import by_of
 from perdure.drive.outcomes import DriveOutcome, DriveResult
-from perdure.errors import Faulted, Rejected, StorageBusy, StorageDamaged
+from perdure.errors import Faulted, Rejected, StorageDamaged
+from perdure.harness.approvals import list_approvals
 from perdure.harness.conversation import Conversation
 from perdure.harness.harness import Harness
-from perdure.opening import OpenSession
-from perdure.records.inputs import Accepted, InputResult, InputState
+from perdure.opening import system_ports
+from perdure.records.approvals import ApprovalView
+from perdure.records.inputs import Accepted, InputResult
 from perdure.records.messages import TextPart, UserPayload, read_payload
 from perdure.records.seqs import Seq
 
-T = TypeVar("T")
 
-OUTCOMES: Mapping[InputState, Outcome] = MappingProxyType(
-    {
-        "answered": "answered",
-        "stopped": "done",
-        "placed": "done",
-        "failed": "failed",
-        "aborted": "aborted",
-        "withdrawn": "aborted",
-        "queued": "suspended",
-        "open": "suspended",
-    }
-)
-"""How a command ends by the state of its own input (CM-20)."""
-
-
-class Plan(Struct, frozen=True, kw_only=True):
-    """What to drive; `session` is None while it has no name, `text` when nothing is accepted.
-
-    `continuing` are the flags of the line that goes on with what is live, `again` those of the
-    line that gives a prompt.
-    """
-
-    opening: OpenSession
-    session: str | None
-    continuing: Sequence[str]
-    again: Sequence[str]
-    text: str | None = None
-    request_id: str | None = None
-    conversation: int | None = None
-    folder: str | None = None
-    output: Path | None = None
-    poll: bool = False
-    is_kept: bool = True
-    says_name: bool = False
-
-
-async def drive(surface: Surface, plan: Plan) -> Ending:
-    """Carry out a plan; whatever stops it, the session is closed cleanly.
+async def drive_here(surface: Surface, plan: Plan, harness: Harness, stop: Stop) -> Ending:
+    """Carry out a plan on a harness that its opening has opened, and close it.
 
     Raises:
-        Rejected: as opening, accepting and driving say.
+        Rejected: as accepting and driving say.
         Faulted: `defect`; any other fault is an ending that says how to go on.
     """
-    stop = Stop(surface.terminal)
-    with stop.listening(surface.flags.timeout):
-        try:
-            return await _drive(surface, plan, stop)
-        except (StorageBusy, StorageDamaged, Faulted) as error:
-            ending = ending_of(error)
-            if ending is None:
-                raise
-            resume = _line_before_opening(plan)
-            return structs.replace(ending, session=plan.session, resume=resume)
-
-
-async def _drive(surface: Surface, plan: Plan, stop: Stop) -> Ending:
-    harness = await _unless_told(stop, plan.opening.__aenter__())
-    if harness is None:
-        return Ending(outcome=stop.outcome or "interrupt", resume=_line_before_opening(plan))
     driven = _Drive(surface, plan, harness, stop)
     try:
         return await driven.run()
@@ -100,34 +55,6 @@ async def _drive(surface: Surface, plan: Plan, stop: Stop) -> Ending:
         return structs.replace(ending, **driven.facts())
     finally:
         await plan.opening.__aexit__(None, None, None)
-
-
-def _line_before_opening(plan: Plan) -> str | None:
-    """Answer the line that continues a session which was named but not opened.
-
-    Its prompt was not accepted, so it is given again, under the same request id.
-    """
-    if not plan.is_kept or plan.session is None:
-        return None
-    if plan.text is not None:
-        request = [] if plan.request_id is None else ["--request-id", plan.request_id]
-        return run_line([*plan.again, *request], plan.session, plan.text)
-    return resume_line(plan.continuing, plan.session)
-
-
-async def _unless_told(stop: Stop, work: Coroutine[Any, Any, T]) -> T | None:
-    """Run until it is done, or until the command is told to end; then cancel it, answer None."""
-    task = asyncio.create_task(work)
-    told = asyncio.create_task(stop.told.wait())
-    try:
-        await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        task.cancel()
-        await asyncio.wait({task})
-        return None
-    finally:
-        told.cancel()
 
 
 class _Drive:
@@ -153,23 +80,75 @@ class _Drive:
             self._stop.last_words = self._resume
         if plan.says_name and plan.is_kept:
             self._terminal.say(f"session {self._name}", "dim")
-        conversation = await _conversation(harness, plan.conversation)
+        conv_id = None if plan.conversation is None else Seq(plan.conversation)
+        conversation = await conversation_of(harness, conv_id)
         self._conv_id = conversation.id
         await self._claim_folder()
         await self._say_what_is_live(conversation)
         harness.on_preview(self._display.on_preview)
         harness.on_commit(self._display.on_commit)
         accepted = await self._accept(conversation)
-        driven = await _unless_told(self._stop, conversation.drive(poll_deferred=plan.poll))
+        async with self._asking() as asker:
+            driven = await unless_told(self._stop, self._driven(conversation, asker))
         if self._stop.outcome is not None:
             return await self._stopped()
         assert driven is not None
+        stands = await self._stands(driven)
         if accepted is None:
-            return await self._resumed(driven, conversation)
-        ending = self._ended(await conversation.result(accepted.input_id), driven)
+            return await self._resumed(stands, conversation)
+        ending = self._ended(await conversation.result(accepted.input_id), stands)
         if plan.output is not None and ending.answer is not None:
             write_whole(plan.output, ending.answer + "\n")
         return ending
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncGenerator[Asker | None]:
+        """Ask a person about what waits while the body runs; None when nobody can be asked."""
+        is_machine = self._surface.flags.machine != "no"
+        if not self._plan.asks or is_machine or not can_ask(self._terminal):
+            yield None
+            return
+        asker = Asker(
+            self._terminal,
+            self._harness,
+            self._approvals,
+            clock=system_ports().clock,
+            by=by_of("terminal"),
+        )
+        forget = self._harness.on_commit(asker.on_commit)
+        task = asyncio.create_task(asker.run())
+        try:
+            yield asker
+        finally:
+            forget()
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
+
+    async def _driven(self, conversation: Conversation, asker: Asker | None) -> DriveResult:
+        """Drive until nothing can move and nobody is asked any more."""
+        while True:
+            decisions = 0 if asker is None else asker.decisions
+            driven = await conversation.drive(poll_deferred=self._plan.poll)
+            waits_on = driven.outcome is DriveOutcome.SUSPENDED
+            if asker is None or not waits_on or not await asker.another(decisions):
+                return driven
+
+    async def _approvals(self) -> Sequence[ApprovalView]:
+        storage = await self._plan.opening.reader()
+        try:
+            return await list_approvals(storage)
+        finally:
+            await storage.close()
+
+    async def _stands(self, driven: DriveResult) -> Stands:
+        """Say what waits for a decision, with the command that decides it (AQ-08)."""
+        if driven.outcome is not DriveOutcome.SUSPENDED:
+            return Stands()
+        stands = stands_of(driven.waiting_for, await self._approvals(), self._plan, self._name)
+        say_what_waits(self._terminal, stands)
+        return stands
 
     async def _say_what_is_live(self, conversation: Conversation) -> None:
         """Say what an earlier process left: what was interrupted, what waits (CM-21)."""
@@ -185,6 +164,7 @@ class _Drive:
                     entry = await conversation.entry(task.at_entry)
                     if entry is not None:
                         self._display.recall(entry)
+                    self._display.note_call(task)
 
     async def _claim_folder(self) -> None:
         """Note where the session was made, once."""
@@ -196,7 +176,7 @@ class _Drive:
         plan = self._plan
         if plan.text is None:
             return None
-        accepted = await conversation.accept(plan.text, request_id=plan.request_id)
+        accepted = await give(conversation, plan.mode, plan.text, plan.request_id)
         self._input_id = accepted.input_id
         if self._surface.flags.machine == "events":
             self._terminal.document(
@@ -231,9 +211,9 @@ class _Drive:
             self._terminal.complain(f"task {task} did not end; it is left behind", "warn")
         return Ending(outcome=outcome, **self.facts())
 
-    def _ended(self, result: InputResult, driven: DriveResult) -> Ending:
+    def _ended(self, result: InputResult, stands: Stands) -> Ending:
         """Say what became of the command's own input (CM-20)."""
-        outcome = OUTCOMES[result.state]
+        outcome = stands.outcome_of(result.state, self._plan.mode)
         problem = None
         if result.error is not None:
             problem = Problem(code=result.error.code, message=result.error.message)
@@ -243,7 +223,8 @@ class _Drive:
         return Ending(
             outcome=outcome,
             answer=answer,
-            waiting_for=_waiting(driven),
+            waiting_for=stands.waiting_for,
+            data=stands.document,
             error=problem,
             text=None if answer is None else self._display.left_to_print(result.input_id, answer),
             **self.facts(),
@@ -255,42 +236,16 @@ class _Drive:
         if self._plan.is_kept and not (found.start or found.inflight or found.waiting):
             self._resume = run_line(self._plan.again, self._name, prompt or "")
 
-    async def _resumed(self, driven: DriveResult, conversation: Conversation) -> Ending:
+    async def _resumed(self, stands: Stands, conversation: Conversation) -> Ending:
         """Say what became of the inputs that ended meanwhile (CM-21)."""
-        ended = self._display.ended
-        outcome: Outcome = "done"
-        problem = None
-        if driven.outcome is DriveOutcome.SUSPENDED:
-            outcome = "suspended"
-        elif ended:
-            record = ended[-1].record
-            outcome = OUTCOMES[record.state]
-            if record.state == "failed" and record.error:
-                problem = Problem(code=record.error.code, message=record.error.message)
-                self._give_again(await _prompt_of(conversation, ended[-1].input_id))
-        else:
+        found = meanwhile(self._display, stands)
+        self._input_id = found.input_id
+        if found.is_nothing:
             said = f"nothing was left to do in {self._name!r}"
             self._terminal.say(f"{said}; `perdure run` goes on with a new prompt")
-        answers = [one for one in ended if one.record.state in ("answered", "stopped")]
-        texts = [self._display.left_to_print(one.input_id, one.text) or "" for one in answers]
-        self._input_id = ended[-1].input_id if ended else None
-        return Ending(
-            outcome=outcome,
-            answer=answers[-1].text if answers else None,
-            waiting_for=_waiting(driven),
-            error=problem,
-            text="".join(texts),
-            **self.facts(),
-        )
-
-
-async def _conversation(harness: Harness, conv_id: int | None) -> Conversation:
-    if conv_id is None:
-        return await harness.root()
-    found = await harness.conversation(Seq(conv_id))
-    if found is None:
-        raise Rejected("unknown_target", f"there is no conversation {conv_id}")
-    return found
+        if found.problem is not None and found.input_id is not None:
+            self._give_again(await _prompt_of(conversation, found.input_id))
+        return found.ending(stands, self.facts())
 
 
 async def _prompt_of(conversation: Conversation, input_id: Seq) -> str | None:
@@ -304,12 +259,3 @@ async def _prompt_of(conversation: Conversation, input_id: Seq) -> str | None:
     messages = read_payload(entry.payload_json, UserPayload).messages
     parts = [part for message in messages for part in message.content]
     return "".join(part.text for part in parts if isinstance(part, TextPart))
-
-
-def _waiting(driven: DriveResult) -> Sequence[Waiting] | None:
-    if driven.outcome is not DriveOutcome.SUSPENDED:
-        return None
-    return [
-        Waiting(kind=wait.kind, task=wait.task, conversation=wait.conv, until=wait.until)
-        for wait in driven.waiting_for
-    ]
