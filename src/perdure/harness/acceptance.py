@@ -22,6 +22,7 @@ from perdure.kinds.inputs import (
     move_inputs,
     new_record,
     request_digest,
+    said_by,
     stamped,
     user_meta,
 )
@@ -33,7 +34,7 @@ from perdure.records.addresses import MODEL, input_record
 from perdure.records.budgets import Budget
 from perdure.records.codec import decode
 from perdure.records.conversations import ConversationState, InboxItem, InboxTag
-from perdure.records.entries import ModelId, repaired_meta
+from perdure.records.entries import ModelId, preview_of, repaired_meta
 from perdure.records.inputs import Accepted, InputMode, InputRecord
 from perdure.records.messages import UserMessage, UserPayload
 from perdure.records.seqs import Seq
@@ -171,7 +172,7 @@ class Acceptance:
         """Write the content, its record, and its request key; answers the input's id."""
         now_ms = self._services.clock.now_ms()
         queued = how == "queued"
-        facts = {"mode": request.mode, "as_kind": "user"} if queued else {}
+        facts = self._waiting_facts(request) if queued else {}
         input_id = tx.insert_entry(
             state.id,
             "input" if queued else "user",
@@ -189,6 +190,15 @@ class Acceptance:
             budget=request.budget,
         )
         return input_id
+
+    def _waiting_facts(self, request: Request) -> dict[str, str]:
+        """Say of an input that waits what it will become, and how it begins (D03, SX-05)."""
+        facts: dict[str, str] = {"mode": request.mode, "as_kind": "user"}
+        text, _ = self._services.secrets.text(said_by(request.messages))
+        preview = preview_of(text)
+        if preview:
+            facts["preview"] = preview
+        return facts
 
     async def flush(self, conv_id: Seq, *, budget: Budget | None = None) -> tuple[Seq, ...]:
         """Place what an accept would, without new input, and create its generation (D38).

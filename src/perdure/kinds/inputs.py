@@ -17,7 +17,7 @@ from perdure.records.budgets import Budget
 from perdure.records.codec import decode, decode_json, digest, encode
 from perdure.records.entries import EntryMeta
 from perdure.records.inputs import Accepted, InputMode, InputRecord, InputState
-from perdure.records.messages import MessageError, UserMessage, estimated_tokens
+from perdure.records.messages import MessageError, TextPart, UserMessage, estimated_tokens
 from perdure.records.seqs import Seq
 
 REQUEST_ID_BYTES_MAX = 512
@@ -149,6 +149,15 @@ def user_meta(messages: Iterable[UserMessage], now_ms: int, **facts: Any) -> Ent
         bytes=sum(len(encode(message)) for message in held),
         tokens=sum(estimated_tokens(message.content) for message in held),
         **facts,
+    )
+
+
+def said_by(messages: Iterable[UserMessage]) -> str:
+    """Answer the text of an input; what is no text is named by its sort."""
+    return " ".join(
+        part.text if isinstance(part, TextPart) else f"[{type(part).__name__.removesuffix('Part')}]"
+        for message in messages
+        for part in message.content
     )
 
 

@@ -50,20 +50,37 @@ class _NoWaiting(selectors.SelectSelector):
         return super().select(0)
 
 
-class SimLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is virtual and whose order is drawn from a seed."""
+class ShuffledLoop(asyncio.SelectorEventLoop):
+    """An event loop whose order is drawn from a seed, on real time and with real threads."""
 
-    def __init__(self, seed: int) -> None:
-        """Start at second 0."""
+    def __init__(self, seed: int, selector: selectors.BaseSelector | None = None) -> None:
+        """Take the seed; a selector of one's own decides what waiting is."""
         self._seed = seed
         self._random = random.Random(seed)
-        self._seconds = 0.0
-        super().__init__(_NoWaiting(self))
+        super().__init__(selector)
 
     @property
     def seed(self) -> int:
         """Answer the seed."""
         return self._seed
+
+    def _run_once(self) -> None:
+        # Only what was ready before this turn is shuffled; what it makes ready comes in the next.
+        ready = cast("deque[object]", getattr(self, _READY))
+        order = list(ready)
+        self._random.shuffle(order)
+        ready.clear()
+        ready.extend(order)
+        getattr(super(), _RUN_ONCE)()
+
+
+class SimLoop(ShuffledLoop):
+    """An event loop whose time is virtual and whose order is drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        """Start at second 0."""
+        self._seconds = 0.0
+        super().__init__(seed, _NoWaiting(self))
 
     def time(self) -> float:
         """Answer virtual seconds since the start."""
@@ -77,15 +94,6 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Name the tasks that are not done, for a person who looks for the missing wake-up."""
         names = sorted(task.get_name() for task in asyncio.all_tasks(self))
         return ", ".join(names) or "no task"
-
-    def _run_once(self) -> None:
-        # Only what was ready before this turn is shuffled; what it makes ready comes in the next.
-        ready = cast("deque[object]", getattr(self, _READY))
-        order = list(ready)
-        self._random.shuffle(order)
-        ready.clear()
-        ready.extend(order)
-        getattr(super(), _RUN_ONCE)()
 
 
 class SimClock:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from perdure.drive.claims import Claim
 from perdure.drive.context import TaskContext
 from perdure.drive.limits import Limits
 from perdure.drive.outcomes import DriveOutcome
@@ -184,6 +185,39 @@ async def test_eight_generations_stream_and_the_ninth_waits(memory_engine: Engin
         gate.open()
     await driving
     assert len(memory_engine.models.requests) == 9
+
+
+@pytest.mark.spec("SC-14", "SC-23")
+async def test_an_older_invocation_gives_back_no_slot_of_a_newer_one(
+    memory_engine: Engine,
+) -> None:
+    """Whoever ends late, or twice, frees what it holds itself and nothing else."""
+    gates = [Gate(), Gate()]
+    claims: list[Claim] = []
+
+    async def body(task: Task, ctx: TaskContext) -> None:
+        claims.append(engine_scheduler.running()[task.id])
+        await ctx.patch(status="running") if task.status == "planned" else None
+        await gates[len(claims) - 1]()
+        if len(claims) == 1:
+            await ctx.patch(status="planned")
+            return
+        await ctx.settle("done")
+
+    limits = Limits(tools=1)
+    await memory_engine.open(kinds=[Chores(x=body)], limits=limits)
+    engine_scheduler = memory_engine.harness._core.scheduler
+    await plan(memory_engine, "x")
+    driving = memory_engine.begin(memory_engine.harness.drive())
+    await gates[0].reached.wait()
+    gates[0].open()
+    await gates[1].reached.wait()
+    engine_scheduler._free(claims[0])
+    assert list(engine_scheduler.running().values()) == [claims[1]]
+    assert not limits.take("tools"), "the newer invocation still holds the only slot"
+    gates[1].open()
+    await driving
+    assert limits.take("tools")
 
 
 @pytest.mark.spec("SC-14")

@@ -6,9 +6,11 @@ import pytest
 
 from perdure.errors import Faulted, Rejected
 from perdure.harness.conversation import Conversation
+from perdure.harness.overview import overview
+from perdure.kinds.secrets import Secrets
 from perdure.providers.script import END, call, fail, say
 from perdure.records.conversations import ParentLink
-from perdure.records.messages import TextPart
+from perdure.records.messages import TextPart, text_message
 from perdure.records.seqs import Seq
 from perdure.records.writes import InsertEntry, InsertTask, PatchConversation, PatchTask
 from tests.engine import Engine, Gate, Probe, is_main
@@ -316,3 +318,22 @@ async def test_abort_only_if_its_input_still_matters(engine: Engine) -> None:
     assert len(report.marked) == 1
     await driving
     assert (await root.result(current.input_id)).state == "aborted"
+
+
+@pytest.mark.spec("FM-02", "SX-05", "QU-16")
+async def test_what_waits_can_be_told_by_how_it_begins(engine: Engine) -> None:
+    key = "sk-marker-123456"
+    root = await engine.root(secrets=Secrets({"KEY": key}))
+    await root.accept("go")
+    await root.follow_up(f"use {key}\nnow")
+    await root.follow_up("x" * 5_000)
+    await root.steer([text_message("one"), text_message("two")])
+    await root.append_message(" " * 400 + key)
+    entries = {entry.id: entry for entry in await root.entries()}
+    metas = [entries[item.entry].meta for item in (await root.state()).inbox]
+    previews = ["use [secret KEY] now", "x" * 120, "one two", "[secret KEY]"]
+    assert [meta.preview for meta in metas] == previews
+    assert [meta.mode for meta in metas] == ["followUp", "followUp", "steer", "write"]
+    assert {meta.as_kind for meta in metas} == {"user"}
+    seen = await overview(engine.storage.inner)
+    assert [item.preview for item in seen.queue] == previews
