@@ -78,7 +78,7 @@ class CountedTokens:
         return f"{self._count:0{2 * nbytes}x}"
 
 
-def writes(kind: type[Write], **facts: object) -> Match:
+def writes(kind: type[Write], /, **facts: object) -> Match:
     """Match a commit with a write of `kind` whose fields equal `facts`."""
 
     def match(commit: Commit) -> bool:

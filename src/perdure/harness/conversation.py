@@ -330,6 +330,8 @@ class Conversation:
     ) -> InputResult:
         """Accept, then drive until this input is final or the drive ends; answers its result.
 
+        An aborted one is answered when everything that was marked has ended.
+
         Raises:
             Rejected: `nested_command`, from where that could never end; nothing is accepted then.
         """
@@ -337,7 +339,7 @@ class Conversation:
         accepted = await self.accept(content, request_id=request_id, budget=budget)
         await self._core.ensure_resident(self.id)
         await self._core.scheduler.drive(
-            self.id, until=finality(self._core.line, accepted.input_id)
+            self.id, until=finality(self._core.line, accepted.input_id, self.id)
         )
         return await self.result(accepted.input_id)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec import UNSET, Raw
 
+from perdure.drive.foreground import marked, tree_of
 from perdure.errors import Rejected
 from perdure.line.line import Line
 from perdure.records.addresses import input_record
@@ -41,23 +42,26 @@ async def read_result(line: Line, input_id: Seq, *, conv_id: Seq) -> InputResult
     )
 
 
-def finality(line: Line, input_id: Seq) -> Callable[[], bool]:
-    """Answer a function that says from memory whether an input is known to be final.
+def finality(line: Line, input_id: Seq, conv_id: Seq) -> Callable[[], bool]:
+    """Answer a function that says from memory whether an input is known to be over and done with.
 
-    A record that is not in memory is not known to be; one is looked at only once.
+    A record that is not in memory is not known to be; one is looked at only once. An abort settles
+    the input's record before the last call has ended: nobody is told before that has too (BB-20).
     """
     address = input_record(input_id).address()
+    held = line.residency
     seen: Raw | None = None
+    final = False
 
-    def is_final() -> bool:
-        nonlocal seen
-        raw = line.residency.cached_value(address)
-        if raw is seen or isinstance(raw, bool) or raw is None:
-            return False
-        seen = raw
-        return decode(raw, InputRecord).state in FINAL_STATES
+    def is_over() -> bool:
+        nonlocal seen, final
+        raw = held.cached_value(address)
+        if raw is not seen and raw is not None and not isinstance(raw, bool):
+            seen = raw
+            final = decode(raw, InputRecord).state in FINAL_STATES
+        return final and not any(marked(held.live_tasks(one)) for one in tree_of(conv_id, held))
 
-    return is_final
+    return is_over
 
 
 async def _message(line: Line, entry_id: Seq) -> AssistantMessage | None:
