@@ -30,6 +30,7 @@ from perdure.records.messages import (
 from perdure.records.seqs import Seq
 from perdure.records.strict_json import NO_REPAIRS, Repairs
 from perdure.records.tasks import Task
+from perdure.records.usage import known_usage
 
 
 async def start_generation(
@@ -57,8 +58,12 @@ async def start_generation(
 def record_usage(
     tx: Command, task: Task, *, attempt: int, usage: Usage | None, model: ModelId | None
 ) -> None:
-    """Append what an attempt reported, in the commit of its outcome (US-01, US-04)."""
-    if usage is None:
+    """Append what an attempt reported, in the commit of its outcome (US-01, US-04).
+
+    What cannot be so is not known: a bad figure neither fails the outcome nor counts as zero.
+    """
+    known = known_usage(usage)
+    if known is None:
         return
     tx.append_list(
         USAGE.address(),
@@ -69,12 +74,12 @@ def record_usage(
             attempt=attempt,
             kind="report",
             model=UNSET if model is None else model,
-            input=usage.input,
-            output=usage.output,
-            cache_read=usage.cache_read,
-            cache_write=usage.cache_write,
-            reasoning=usage.reasoning,
-            cost=usage.cost,
+            input=known.input,
+            output=known.output,
+            cache_read=known.cache_read,
+            cache_write=known.cache_write,
+            reasoning=known.reasoning,
+            cost=known.cost,
         ),
     )
 

@@ -42,6 +42,7 @@ from perdure.records.seqs import Seq
 from perdure.records.settings import GenerationSettings
 from perdure.records.strict_json import NO_REPAIRS, Repairs
 from perdure.records.tasks import Task
+from perdure.records.usage import known_usage
 
 
 class Answered(Struct, frozen=True, gc=False, kw_only=True):
@@ -102,9 +103,10 @@ def assistant_entry(
 
 def context_tokens(usage: Usage | None) -> int | None:
     """Answer the size a provider reported: everything read and written once (D15, K25)."""
-    if usage is None or usage.input is None or usage.output is None:
+    known = known_usage(usage)
+    if known is None or known.input is None or known.output is None:
         return None
-    return usage.input + usage.output + (usage.cache_read or 0) + (usage.cache_write or 0)
+    return known.input + known.output + (known.cache_read or 0) + (known.cache_write or 0)
 
 
 async def settle_answer(ctx: TaskContext, services: Services, answered: Answered) -> None:

@@ -11,12 +11,10 @@ from decimal import Decimal, localcontext
 from types import MappingProxyType
 from typing import Final
 
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import Struct, structs
 
-from perdure.errors import Rejected
-from perdure.records.codec import to_raw
-from perdure.records.messages import Cost, UsageElement
-from perdure.records.seqs import Seq
+from perdure.records.messages import Cost, Usage, UsageElement
+from perdure.records.seqs import SEQ_MAX, Seq
 
 COST_DIGITS: Final = 1_000
 """Digits to which sums of money are exact; amounts of money have about ten."""
@@ -170,29 +168,35 @@ def cost_amount(cost: Cost | None) -> Decimal | None:
     return Decimal(cost.amount)
 
 
-def checked_usage(element: UsageElement) -> Raw:
-    """Encode a usage element that is fit to be stored (FM-08).
+def known_usage(usage: object) -> Usage | None:
+    """Answer what a report says that can be stored and added up; every other figure is unknown.
 
-    Raises:
-        Rejected: `invariant`, for a negative count or cost in a report, a cost that is no decimal
-            text, a report that names another one, or an adjustment that names none.
+    None when it is no report at all.
+
+    Reports come from providers, and from tools that anyone wrote: a count that is no integer from 0
+    to `SEQ_MAX`, and a cost that is no decimal text from 0 up, is not what was used (FM-08, US-04).
     """
-    is_report = element.kind == "report"
-    if is_report != (element.of is UNSET):
-        raise Rejected("invariant", f"a usage {element.kind} with of={element.of!r}")
-    amount = cost_amount(element.cost)
-    if element.cost is not None and amount is None:
-        raise Rejected(
-            "invariant",
-            f"the cost {element.cost.amount!r}; an amount is a decimal text such as '0.0123'",
-        )
-    counts = (
-        element.input,
-        element.output,
-        element.cache_read,
-        element.cache_write,
-        element.reasoning,
+    if not isinstance(usage, Usage):
+        return None
+    return Usage(
+        input=_known(usage.input),
+        output=_known(usage.output),
+        cache_read=_known(usage.cache_read),
+        cache_write=_known(usage.cache_write),
+        reasoning=_known(usage.reasoning),
+        cost=_known_cost(usage.cost),
     )
-    if is_report and any(figure is not None and figure < 0 for figure in (*counts, amount)):
-        raise Rejected("invariant", f"a negative figure in a usage report: {counts!r}, {amount!r}")
-    return to_raw(element)
+
+
+def _known(count: object) -> int | None:
+    return count if type(count) is int and 0 <= count <= SEQ_MAX else None
+
+
+def _known_cost(cost: object) -> Cost | None:
+    if not isinstance(cost, Cost):
+        return None
+    texts: tuple[object, ...] = (cost.amount, cost.currency, cost.prices)
+    if not all(isinstance(text, str) and text.isprintable() for text in texts):
+        return None
+    amount = cost_amount(cost)
+    return cost if amount is not None and amount >= 0 else None

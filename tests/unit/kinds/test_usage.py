@@ -1,12 +1,19 @@
 """Usage: with its attempt's outcome, once, for ever; what nobody reported is unknown (US)."""
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 import pytest
 
 from perdure.errors import Rejected
+from perdure.ports import ToolContext
 from perdure.providers.script import call, say
 from perdure.records.addresses import USAGE
+from perdure.records.messages import Cost, Usage
+from perdure.records.seqs import SEQ_MAX
 from perdure.records.sessions import ListPage
 from perdure.records.settings import RetryPolicy
+from perdure.records.usage import TokenSum
 from perdure.records.writes import AppendList, PatchTask, SettleTask
 from tests.engine import Engine, Gate, Probe
 from tests.unit.drive.chores import new_conversation
@@ -67,6 +74,47 @@ async def test_an_attempt_without_a_report_records_nothing_and_is_counted(engine
     assert totals.costs == {}
     assert totals.unknown_costs == 1
     assert await engine.harness.usage_totals(root.id) == totals
+
+
+WRONG = Usage(
+    input=-7,
+    output=cast("int", 1.5),
+    reasoning=3,
+    cost=Cost(amount="-1", currency="USD", prices=""),
+)
+MOST = Usage(input=SEQ_MAX, output=SEQ_MAX, cache_read=SEQ_MAX)
+
+
+@pytest.mark.spec("US-04", "FM-08")
+@pytest.mark.parametrize(
+    ("told", "stored"),
+    [
+        (WRONG, [(None, None, None, None, 3, None)]),
+        (MOST, [(SEQ_MAX, SEQ_MAX, SEQ_MAX, None, None, None)]),
+        ({"input": 7}, []),
+    ],
+)
+async def test_a_report_that_cannot_be_is_unknown_and_fails_nothing(
+    engine: Engine, told: Any, stored: list[Any]
+) -> None:
+    async def body(args: Mapping[str, Any], ctx: ToolContext) -> None:
+        ctx.out.write("done")
+        ctx.out.usage(told)
+
+    root = await engine.root(
+        [say(call("t"), usage=told), say("end", usage=told), failing("auth", usage=told)],
+        tools=[Probe("t", body=body)],
+    )
+    assert (await root.prompt("hi")).state == "answered"
+    assert (await root.prompt("again")).state == "failed"
+    records = [
+        (one.input, one.output, one.cache_read, one.cache_write, one.reasoning, one.cost)
+        for one in await usage_of(engine)
+    ]
+    assert records == stored * 4
+    totals = await engine.harness.usage_totals()
+    unknown = sum(record[0] is None for record in records)
+    assert totals.input == TokenSum(tokens=4 * (told is MOST) * SEQ_MAX, unknown_reports=unknown)
 
 
 @pytest.mark.spec("US-05")

@@ -1,21 +1,20 @@
 """Usage adds up exactly, and what is unknown stays unknown."""
 
+import math
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
-from msgspec import UNSET
 
-from perdure.errors import Rejected
-from perdure.records.codec import decode
-from perdure.records.messages import Cost, UsageElement
+from perdure.records.messages import Cost, Usage, UsageElement
 from perdure.records.seqs import Seq
 from perdure.records.usage import (
     NO_USAGE,
     TokenSum,
     UsageTotals,
-    checked_usage,
     cost_amount,
+    known_usage,
     usage_totals,
 )
 
@@ -96,21 +95,35 @@ def test_an_amount_that_is_no_decimal_text_is_unknown(amount: str) -> None:
     assert cost_amount(cost(amount)) is None
     totals = usage_totals([report(cost=cost(amount))])
     assert (totals.unknown_costs, totals.costs) == (1, {})
-    with pytest.raises(Rejected, match="decimal text"):
-        checked_usage(report(cost=cost(amount)))
+    assert known_usage(Usage(cost=cost(amount))) == Usage()
 
 
-@pytest.mark.spec("FM-08")
-def test_only_sound_elements_are_stored() -> None:
-    for element in ELEMENTS:
-        assert decode(checked_usage(element), UsageElement) == element
-    for wrong in (
-        report(input=-1),
-        report(reasoning=-1),
-        report(cost=cost("-0.01")),
-        report(of=Seq(3)),
-        report(kind="adjust", of=UNSET),
-    ):
-        with pytest.raises(Rejected) as refusal:
-            checked_usage(wrong)
-        assert refusal.value.code == "invariant"
+GOOD = Usage(input=0, output=2**53 - 1, cache_read=1, cache_write=2, reasoning=3, cost=cost("0"))
+
+
+@pytest.mark.spec("FM-08", "US-04")
+@pytest.mark.parametrize("figure", ["input", "output", "cache_read", "cache_write", "reasoning"])
+@pytest.mark.parametrize("wrong", [-1, 2**53, 10**400, 1.0, math.nan, True, "7", Decimal(7), [7]])
+def test_a_count_that_cannot_be_is_unknown_and_the_others_stay(figure: str, wrong: Any) -> None:
+    assert known_usage(GOOD) == GOOD
+    told = msgspec.structs.replace(GOOD, **{figure: wrong})
+    assert known_usage(told) == msgspec.structs.replace(GOOD, **{figure: None})
+
+
+@pytest.mark.spec("FM-08", "US-04")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        cost("-0.01"),
+        cost("1", "U\0D"),
+        cost("1", "\ud800"),
+        Cost(amount="1", currency="USD", prices="\0"),
+        Cost(amount=1.5, currency="USD", prices=""),  # type: ignore[arg-type]
+        {"amount": "1"},
+        0.25,
+    ],
+)
+def test_a_cost_that_cannot_be_is_unknown(wrong: Any) -> None:
+    assert known_usage(msgspec.structs.replace(GOOD, cost=wrong)) == msgspec.structs.replace(
+        GOOD, cost=None
+    )
