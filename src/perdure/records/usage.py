@@ -195,8 +195,11 @@ def _known(count: object) -> int | None:
 def _known_cost(cost: object) -> Cost | None:
     if not isinstance(cost, Cost):
         return None
-    texts: tuple[object, ...] = (cost.amount, cost.currency, cost.prices)
-    if not all(isinstance(text, str) and text.isprintable() for text in texts):
+    if not all(map(_is_plain, (cost.amount, cost.currency, cost.prices))):
         return None
     amount = cost_amount(cost)
     return cost if amount is not None and amount >= 0 else None
+
+
+def _is_plain(text: object) -> bool:
+    return isinstance(text, str) and text.isprintable()
