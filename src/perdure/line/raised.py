@@ -13,22 +13,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from perdure.line.facts import KindTable
+from perdure.line.passing import PassingStorage
 from perdure.ports import Storage
-from perdure.records.addresses import Address
 from perdure.records.codec import decode, merge_object, to_raw
-from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
 from perdure.records.seqs import Seq
-from perdure.records.sessions import (
-    ConversationScan,
-    EntryScan,
-    ListElement,
-    ListPage,
-    Opening,
-    SessionInfo,
-    StoredValue,
-    TaskScan,
-)
+from perdure.records.sessions import EntryScan, TaskScan
 from perdure.records.tasks import Task
 from perdure.records.versions import raised
 from perdure.records.writes import Commit, PatchTask, SettleTask, Write
@@ -48,24 +38,14 @@ class _Older(Struct, frozen=True, kw_only=True):
     read: Task
 
 
-class RaisedStorage:
+class RaisedStorage(PassingStorage):
     """Raise what is read; see the port for the rest."""
 
     def __init__(self, inner: Storage, kinds: KindTable) -> None:
         """Take the storage, and the kinds with their steps."""
-        self._inner = inner
+        super().__init__(inner)
         self._kinds = kinds
         self._older: dict[Seq, _Older] = {}
-
-    @property
-    def info(self) -> SessionInfo:
-        """Answer id, name, format and epoch."""
-        return self._inner.info
-
-    @property
-    def last_seq(self) -> Seq:
-        """Answer the highest committed seq."""
-        return self._inner.last_seq
 
     async def commit(self, commit: Commit, *, barrier: bool) -> None:
         """Persist one batch; a first patch of a raised task says all that changed."""
@@ -138,45 +118,3 @@ class RaisedStorage:
         if now and self._kinds.is_live(read):
             self._older[task.id] = _Older(stored=task, read=read)
         return read
-
-    # Reads that need nothing.
-
-    async def commits(self, *, after: Seq, limit: int) -> Sequence[Commit]:
-        """Answer main commits in order, as they are stored."""
-        return await self._inner.commits(after=after, limit=limit)
-
-    async def boundary_at(self, time_ms: int) -> Seq:
-        """Answer the last main commit's end at or before a wall time."""
-        return await self._inner.boundary_at(time_ms)
-
-    async def openings(self, *, limit: int) -> Sequence[Opening]:
-        """Answer who opened the session when."""
-        return await self._inner.openings(limit=limit)
-
-    async def conversations(
-        self, ids: Sequence[Seq], *, as_of: Seq | None = None
-    ) -> Mapping[Seq, ConversationState]:
-        """Answer conversations."""
-        return await self._inner.conversations(ids, as_of=as_of)
-
-    async def scan_conversations(self, scan: ConversationScan) -> Sequence[ConversationState]:
-        """Answer a page of conversations."""
-        return await self._inner.scan_conversations(scan)
-
-    async def value(self, address: Address, *, as_of: Seq | None = None) -> StoredValue | None:
-        """Answer the scalar at an address."""
-        return await self._inner.value(address, as_of=as_of)
-
-    async def scan_values(
-        self, prefix: Address, *, after: str | None, limit: int
-    ) -> Sequence[StoredValue]:
-        """Answer current values of a namespace."""
-        return await self._inner.scan_values(prefix, after=after, limit=limit)
-
-    async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:
-        """Answer a page of a list."""
-        return await self._inner.elements(address, page)
-
-    async def close(self) -> None:
-        """Close the storage."""
-        await self._inner.close()

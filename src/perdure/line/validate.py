@@ -17,11 +17,11 @@ from perdure.line.draft import Draft
 from perdure.records.codec import decoder, to_raw
 from perdure.records.context_list import ContextList, has_legal_shape
 from perdure.records.conversations import ConversationState, InboxItem
-from perdure.records.entries import Entry
+from perdure.records.entries import Entry, new_entry
 from perdure.records.messages import AssistantPayload, read_payload
 from perdure.records.names import stored
 from perdure.records.seqs import Seq
-from perdure.records.tasks import Role, Task
+from perdure.records.tasks import Role, Task, new_task
 from perdure.records.writes import (
     AppendContext,
     AppendList,
@@ -152,19 +152,7 @@ def _insert_entry(draft: Draft, write: InsertEntry) -> None:
         _refuse(f"content kind {write.kind!r} takes no key (CX-23)")
     if write.through is not UNSET and not draft.sees_entry(write.conv_id, write.through):
         _refuse(f"through names entry {write.through}, which is not visible here", "unknown_target")
-    entry = Entry(
-        id=write.seq,
-        conv_id=write.conv_id,
-        kind=write.kind,
-        written_by=write.written_by,
-        call_index=write.call_index,
-        through=write.through,
-        key=write.key,
-        ref=write.ref,
-        meta_json=write.meta_json,
-        payload_json=write.payload_json,
-        commit_end=draft.commit_end,
-    )
+    entry = new_entry(write, draft.commit_end)
     if write.ref is not UNSET:
         entry = _placed_entry(draft, entry, write.ref)
     if facts.answers:
@@ -252,16 +240,7 @@ def _insert_task(draft: Draft, write: InsertTask) -> None:
     if facts.exchange_root:
         _check_admission(draft, state)
     _check_state(write.kind, write.state_json, facts.state)
-    task = Task(
-        id=write.seq,
-        conv_id=write.conv_id,
-        kind=write.kind,
-        at_entry=write.at_entry,
-        spawned_by=write.spawned_by,
-        after=write.after,
-        status=write.status,
-        state_json=write.state_json,
-    )
+    task = new_task(write)
     _check_dependencies(draft, task)
     draft.tasks[write.seq] = task
     _touch(draft, state)

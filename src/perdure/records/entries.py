@@ -13,6 +13,7 @@ from perdure.records.codec import checked_raw, decode, decode_json
 from perdure.records.names import stored
 from perdure.records.seqs import Seq
 from perdure.records.strict_json import NO_REPAIRS, Repairs, repair_text
+from perdure.records.writes import InsertEntry
 
 Outcome: TypeAlias = Literal["finished", "denied", "notStarted", "interrupted"]
 """The four truths the model is told about a call (FM-07)."""
@@ -125,6 +126,23 @@ class Entry(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, ren
             return decode_json(self.payload_json)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise StorageDamaged(f"the payload of entry {self.id}: {error}") from None
+
+
+def new_entry(write: InsertEntry, commit_end: Seq) -> Entry:
+    """Answer the entry that an insert creates; its id is the seq."""
+    return Entry(
+        id=write.seq,
+        conv_id=write.conv_id,
+        kind=write.kind,
+        written_by=write.written_by,
+        call_index=write.call_index,
+        through=write.through,
+        key=write.key,
+        ref=write.ref,
+        meta_json=write.meta_json,
+        payload_json=write.payload_json,
+        commit_end=commit_end,
+    )
 
 
 def repaired_meta(repairs: Repairs) -> Repaired | UnsetType:

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from perdure.records.codec import decode_json
 from perdure.records.names import stored
 from perdure.records.seqs import Seq
+from perdure.records.writes import InsertTask
 
 
 class Role(StrEnum):
@@ -38,3 +39,17 @@ class Task(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rena
     def state(self) -> Mapping[str, Any]:
         """Decode the state into fresh plain JSON; kinds decode it into their own Struct."""
         return decode_json(self.state_json)
+
+
+def new_task(write: InsertTask) -> Task:
+    """Answer the task that an insert creates; its id is the seq."""
+    return Task(
+        id=write.seq,
+        conv_id=write.conv_id,
+        kind=write.kind,
+        at_entry=write.at_entry,
+        spawned_by=write.spawned_by,
+        after=write.after,
+        status=write.status,
+        state_json=write.state_json,
+    )

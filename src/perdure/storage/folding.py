@@ -14,7 +14,6 @@ from perdure.records.conversations import ConversationState, InboxItem, ParentLi
 from perdure.records.seqs import Seq
 from perdure.records.tasks import Task
 from perdure.records.writes import (
-    InsertTask,
     PatchConversation,
     PatchTask,
     ReplaceContext,
@@ -47,20 +46,6 @@ def patch_settings(settings: Settings, write: PatchConversation) -> Settings:
         follow_up_mode=(
             settings.follow_up_mode if write.follow_up_mode is UNSET else write.follow_up_mode
         ),
-    )
-
-
-def new_task(write: InsertTask) -> Task:
-    """Answer the task that an insert creates; its id is the seq."""
-    return Task(
-        id=write.seq,
-        conv_id=write.conv_id,
-        kind=write.kind,
-        at_entry=write.at_entry,
-        spawned_by=write.spawned_by,
-        after=write.after,
-        status=write.status,
-        state_json=write.state_json,
     )
 
 

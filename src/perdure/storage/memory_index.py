@@ -9,14 +9,15 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
+import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from perdure.records.context_list import EMPTY_CONTEXT, ContextList
 from perdure.records.conversations import ConversationState
-from perdure.records.entries import Entry
+from perdure.records.entries import Entry, new_entry
 from perdure.records.seqs import NO_SEQ, Seq
 from perdure.records.sessions import ListElement, StoredValue
-from perdure.records.tasks import Task
+from perdure.records.tasks import Task, new_task
 from perdure.records.writes import (
     AppendContext,
     AppendList,
@@ -45,7 +46,6 @@ from perdure.storage.folding import (
     conversation_state,
     edited,
     missing,
-    new_task,
     patch_settings,
     patch_task,
 )
@@ -208,22 +208,11 @@ class MemoryIndex:
         return write.conv_id
 
     def _insert_entry(self, write: InsertEntry, end: Seq) -> Seq:
-        payload = write.payload_json
+        entry = new_entry(write, end)
         if write.ref is not UNSET:
             payload = self.entries[write.ref].payload_json
-        self.entries[write.seq] = Entry(
-            id=write.seq,
-            conv_id=write.conv_id,
-            kind=write.kind,
-            written_by=write.written_by,
-            call_index=write.call_index,
-            through=write.through,
-            key=write.key,
-            ref=write.ref,
-            meta_json=write.meta_json,
-            payload_json=payload,
-            commit_end=end,
-        )
+            entry = msgspec.structs.replace(entry, payload_json=payload)
+        self.entries[write.seq] = entry
         self.entry_ids.append(write.seq)
         self.entry_ids_of.setdefault(write.conv_id, []).append(write.seq)
         return write.conv_id

@@ -14,26 +14,13 @@ trade of `perdure.testing.power_rig`.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from perdure.errors import Faulted
+from perdure.line.passing import PassingStorage
 from perdure.ports import Sessions, Storage
-from perdure.records.addresses import Address
-from perdure.records.conversations import ConversationState
-from perdure.records.entries import Entry
-from perdure.records.seqs import Seq
-from perdure.records.sessions import (
-    ConversationScan,
-    EntryScan,
-    ListElement,
-    ListPage,
-    Opening,
-    SessionInfo,
-    StoredValue,
-    TaskScan,
-)
-from perdure.records.tasks import Task
+from perdure.records.sessions import SessionInfo
 from perdure.records.writes import Commit
 
 
@@ -70,35 +57,25 @@ class FaultPlan:
         return self.count == self.nth
 
 
-class FaultyStorage:
+class FaultyStorage(PassingStorage):
     """One session behind a fault plan; without a fault it is the session itself."""
 
     def __init__(self, storage: Storage, plan: FaultPlan) -> None:
-        self._storage = storage
+        super().__init__(storage)
         self._plan = plan
         self._fault: str | None = None
         self._closing = asyncio.Event()
-
-    @property
-    def info(self) -> SessionInfo:
-        """Answer id, name, format and epoch."""
-        return self._storage.info
-
-    @property
-    def last_seq(self) -> Seq:
-        """Answer the highest committed seq."""
-        return self._storage.last_seq
 
     async def commit(self, commit: Commit, *, barrier: bool) -> None:
         """Persist one batch, unless the plan picks it."""
         if self._fault is not None:
             raise Faulted(self._fault)
         if not self._plan.picks(read=False):
-            await self._storage.commit(commit, barrier=barrier)
+            await self._inner.commit(commit, barrier=barrier)
             return
         self._fault = f"planned fault {self._plan.fault} at commit {self._plan.nth}"
         if self._plan.fault is not Fault.BEFORE:
-            await self._storage.commit(commit, barrier=barrier)
+            await self._inner.commit(commit, barrier=barrier)
         if self._plan.fault is Fault.LOST:
             await self._closing.wait()
         raise Faulted(self._fault)
@@ -106,64 +83,12 @@ class FaultyStorage:
     def _reading(self) -> Storage:
         if self._plan.picks(read=True):
             raise Faulted(f"planned fault at read {self._plan.nth}")
-        return self._storage
-
-    async def commits(self, *, after: Seq, limit: int) -> Sequence[Commit]:
-        """Answer main commits in order."""
-        return await self._reading().commits(after=after, limit=limit)
-
-    async def boundary_at(self, time_ms: int) -> Seq:
-        """Answer the last main commit's end at or before a wall time."""
-        return await self._reading().boundary_at(time_ms)
-
-    async def openings(self, *, limit: int) -> Sequence[Opening]:
-        """Answer who opened the session when."""
-        return await self._reading().openings(limit=limit)
-
-    async def conversations(
-        self, ids: Sequence[Seq], *, as_of: Seq | None = None
-    ) -> Mapping[Seq, ConversationState]:
-        """Answer the conversations that exist."""
-        return await self._reading().conversations(ids, as_of=as_of)
-
-    async def scan_conversations(self, scan: ConversationScan) -> Sequence[ConversationState]:
-        """Answer a page of conversations."""
-        return await self._reading().scan_conversations(scan)
-
-    async def entries(self, ids: Sequence[Seq]) -> Mapping[Seq, Entry]:
-        """Answer entries."""
-        return await self._reading().entries(ids)
-
-    async def scan_entries(self, scan: EntryScan) -> Sequence[Entry]:
-        """Answer a page of entries."""
-        return await self._reading().scan_entries(scan)
-
-    async def tasks(self, ids: Sequence[Seq], *, as_of: Seq | None = None) -> Mapping[Seq, Task]:
-        """Answer tasks."""
-        return await self._reading().tasks(ids, as_of=as_of)
-
-    async def scan_tasks(self, scan: TaskScan) -> Sequence[Task]:
-        """Answer a page of tasks."""
-        return await self._reading().scan_tasks(scan)
-
-    async def value(self, address: Address, *, as_of: Seq | None = None) -> StoredValue | None:
-        """Answer a scalar."""
-        return await self._reading().value(address, as_of=as_of)
-
-    async def scan_values(
-        self, prefix: Address, *, after: str | None, limit: int
-    ) -> Sequence[StoredValue]:
-        """Answer values of a namespace."""
-        return await self._reading().scan_values(prefix, after=after, limit=limit)
-
-    async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:
-        """Answer a page of a list."""
-        return await self._reading().elements(address, page)
+        return self._inner
 
     async def close(self) -> None:
         """Let a waiting caller go, and close the session."""
         self._closing.set()
-        await self._storage.close()
+        await super().close()
 
 
 class FaultySessions:

@@ -23,7 +23,7 @@ from perdure.records.sessions import (
     Opening,
     TaskScan,
 )
-from perdure.records.tasks import Task
+from perdure.records.tasks import Task, new_task
 from perdure.records.writes import InsertEntry, InsertTask, PatchTask, SettleTask, Write
 from perdure.storage.admission import refuse
 from perdure.storage.blobs import BlobSource
@@ -31,7 +31,6 @@ from perdure.storage.folding import (
     NEW_SETTINGS,
     Settings,
     conversation_state,
-    new_task,
     patch_task,
 )
 from perdure.storage.sqlite.contexts import SEQ_ABOVE_ALL, context_at
