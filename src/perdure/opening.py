@@ -98,13 +98,9 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     the keys of providers are such secrets anyway (SX-05). `models` replaces every provider;
     `data_folder` holds the local model. With `named_by_id` a new session is made, and `session`
     is the start of its name; the first digits of its id follow (CM-18). `telemetry` is "otel",
-<<<<<<< HEAD
     "none" or your own; left out, spans go to the tracer provider the program has set, if any.
-    `budget` holds for all that the session ever spends; it is not stored (BG-02).
-=======
-    "none" or your own; left out, spans go to the tracer provider the program has set, if any. With
-    `control` other programs of this user can reach the session of a file meanwhile (CM-16).
->>>>>>> 2807ea3 (Ask on the terminal, and decide, steer and abort from commands)
+    `budget` holds for all that the session ever spends; it is not stored (BG-02). With `control`
+    other programs of this user can reach the session of a file meanwhile (CM-16).
     """
 
     session: str
