@@ -187,5 +187,5 @@ def test_an_answer_for_a_missing_folder_is_refused_before_anything_is_stored(des
     model = desk.script(FINE)
     ended = desk.run("run", "-m", model, "-s", "a", "-o", "nowhere/answer.txt", "hi")
     assert ended.code == 2
-    assert "the folder of --output 'nowhere/answer.txt' is not there" in ended.err
+    assert "--output 'nowhere/answer.txt' cannot be written: No such file" in ended.err
     assert desk.run("inspect", "-s", "a").code == 3

@@ -73,7 +73,9 @@ def test_a_scripted_session_with_tools_connects_to_nobody(desk: Desk) -> None:
         assert ended.code in (0, 1), (words, ended)
     found = events(desk)
     assert len((desk.home / "seen.jsonl").read_text().splitlines()) >= 8
-    assert found == []
+    # The control address, a private Unix socket of the owner's, is listened on by what drives.
+    assert [event for event in found if "perdure-control-" not in event[1]] == []
+    assert {event for event, _ in found} <= {"socket.bind"}
 
 
 @pytest.mark.spec("SX-11")
@@ -139,7 +141,7 @@ def test_the_list_holds_what_a_process_listens_on(tmp_path: Path) -> None:
 
 @linux
 @pytest.mark.spec("SX-15")
-def test_a_running_command_listens_nowhere(desk: Desk) -> None:
+def test_a_running_command_listens_on_its_private_control_address_only(desk: Desk) -> None:
     read = desk.fifo("begun")
     model = desk.script(
         {"calls": [{"name": "shell", "args": {"command": "echo x >begun; sleep 60"}}]}
@@ -147,7 +149,10 @@ def test_a_running_command_listens_nowhere(desk: Desk) -> None:
     running = desk.start("run", "-s", "s", "-m", model, "--yes", "go")
     try:
         assert read() == "x\n"
-        assert listeners(running.process.pid) == []
+        (address,) = listeners(running.process.pid)
+        socket_file = Path(address.removeprefix("unix "))
+        assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(socket_file.parent.stat().st_mode) == 0o700
     finally:
         running.process.kill()
         running.end()
