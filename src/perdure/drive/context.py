@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from perdure.drive.signals import InvocationSignal
 from perdure.errors import Closed, Interrupted, StrayCancellation
 from perdure.line.command import Command
-from perdure.line.line import Build, BuildWorking, Line
+from perdure.line.line import Build, BuildWorking, Line, Preview
 from perdure.line.spans import NO_SPAN
 from perdure.ports import Clock, Span
 from perdure.records.addresses import Address, task_scope
@@ -45,15 +45,24 @@ class TaskContext:
 
     # Committing.
 
-    async def commit(self, build: Build, *, barrier: bool = False) -> bool:
-        """Run one main command; True after a commit, False when nothing was recorded (TK-16)."""
-        self._check_running()
-        return await self.line.submit(build, barrier=barrier)
+    async def commit(
+        self, build: Build, *, barrier: bool = False, shows: Preview | None = None
+    ) -> bool:
+        """Run one main command; True after a commit, False when nothing was recorded (TK-16).
 
-    async def commit_working(self, build: BuildWorking) -> bool:
-        """Run one command of this task's working scope."""
+        `shows` is what watchers are shown in the same step.
+        """
         self._check_running()
-        return await self.line.submit_working(self.scope, build)
+        return await self.line.submit(build, barrier=barrier, shows=shows)
+
+    async def commit_working(self, build: BuildWorking, *, shows: Preview | None = None) -> bool:
+        """Run one command of this task's working scope, and show what it stored (WS-08)."""
+        self._check_running()
+        return await self.line.submit_working(self.scope, build, shows=shows)
+
+    def shown(self, kind: str, payload: object) -> Preview:
+        """Answer something of this task to show with a commit."""
+        return Preview(task_id=self.task_id, kind=kind, payload=payload)
 
     async def patch(
         self,
@@ -62,6 +71,7 @@ class TaskContext:
         unset: Sequence[str] = (),
         after: Sequence[Seq] | UnsetType = UNSET,
         barrier: bool = False,
+        shows: Preview | None = None,
         **state: Any,
     ) -> bool:
         """Change this task, unless it was marked meanwhile; says whether it did."""
@@ -71,7 +81,7 @@ class TaskContext:
             if task.abort_requested is UNSET:
                 tx.patch(task, status=status, unset=unset, after=after, **state)
 
-        return await self.commit(build, barrier=barrier)
+        return await self.commit(build, barrier=barrier, shows=shows)
 
     async def settle(self, status: str, *, unset: Sequence[str] = (), **state: Any) -> bool:
         """Give this task its terminal status and retire its scope; says whether it was live."""
@@ -107,9 +117,9 @@ class TaskContext:
         return telemetry.span(name, **facts)
 
     def emit(self, kind: str, payload: object) -> None:
-        """Show watchers something that is not a record: a frame batch, a progress note."""
+        """Show watchers something that is stored nowhere; it is lost on who was not there."""
         if not self._ended:
-            self.line.preview(self.task_id, kind, payload)
+            self.line.preview(self.shown(kind, payload))
 
     # Acting.
 

@@ -7,11 +7,12 @@ task (TK-11). An exception that a kind did not classify is a defect and faults t
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
 from perdure.drive.context import TaskContext
+from perdure.line.buffer import CommittedReads
 from perdure.line.facts import TaskFacts
 from perdure.records.tasks import Task
 
@@ -64,4 +65,17 @@ class TaskKind(Protocol):
 
     async def abort(self, task: Task, ctx: TaskContext) -> None:
         """Settle a marked task; its own invocation has ended."""
+        ...
+
+
+@runtime_checkable
+class Reduces(Protocol):
+    """A kind whose live tasks have something to show: what a watch's base carries (D26, X22)."""
+
+    async def reduce(self, task: Task, reads: CommittedReads) -> object | None:
+        """Reduce the pages of a live task's working scope to JSON; None for nothing to show.
+
+        Called on the line, in the step that registers the watch; reads bounded pages and writes
+        nothing. What it answers, changed by the kind's deltas, is what it would answer later.
+        """
         ...

@@ -18,8 +18,18 @@ from perdure.harness.cancellation import AbortReport, abort, shutdown
 from perdure.harness.core import Core
 from perdure.harness.model_check import check_model
 from perdure.harness.results import finality, read_result
+from perdure.harness.transcript import read_transcript
+from perdure.harness.watch_start import Asked
+from perdure.harness.watching import Watch
 from perdure.line.command import Command
-from perdure.records.addresses import MODEL, THINKING, Address, ConversationList, ConversationValue
+from perdure.records.addresses import (
+    MODEL,
+    THINKING,
+    Address,
+    ConversationList,
+    ConversationValue,
+    SessionValue,
+)
 from perdure.records.budgets import Budget, check_budget
 from perdure.records.codec import checked_raw, decode, decode_json
 from perdure.records.conversations import ConversationState, QueueMode
@@ -31,6 +41,7 @@ from perdure.records.messages import InputContent, normalize_input
 from perdure.records.seqs import Seq
 from perdure.records.sessions import EntryScan, ListElement, ListPage, TaskScan
 from perdure.records.tasks import Task
+from perdure.records.watch import EntryPage
 
 T = TypeVar("T")
 
@@ -93,18 +104,23 @@ class Conversation:
         newest_first: bool = False,
         limit: int = 100,
         as_of: Seq | None = None,
-    ) -> Sequence[Entry]:
-        """Answer a page of entries in transcript order; limit 1 to 10,000."""
-        return await self._core.storage.scan_entries(
-            EntryScan(
-                conv_id=self.id,
-                after=after,
-                before=before,
-                limit=limit,
-                order="desc" if newest_first else "asc",
-                as_of=as_of,
-            )
+    ) -> EntryPage:
+        """Answer a page of the transcript, inherited entries included; limit 1 to 10,000.
+
+        The page says at which main boundary it was read: a client leaves out what a stream says
+        of these entries up to there (WT-08).
+        """
+        boundary = await self._core.line.boundary() if as_of is None else as_of
+        scan = EntryScan(
+            after=after,
+            before=before,
+            limit=limit,
+            order="desc" if newest_first else "asc",
+            as_of=boundary,
         )
+        state = await self.state(as_of=as_of)
+        entries = await read_transcript(self._core.storage, state, scan)
+        return EntryPage(entries, as_of=boundary, before=before, after=after)
 
     async def tasks(
         self,
@@ -118,6 +134,25 @@ class Conversation:
         return await self._core.storage.scan_tasks(
             TaskScan(conv_id=self.id, live=live, after=after, limit=limit, as_of=as_of)
         )
+
+    def watch(
+        self,
+        *,
+        limit: int = 50,
+        owned: bool = False,
+        values: Sequence[ConversationValue[Any] | SessionValue[Any]] = (),
+        after: Seq | None = None,
+    ) -> Watch:
+        """Watch this conversation: a base, then every commit once, deltas and signals (WT-01).
+
+        The base holds the newest `limit` entries, the live tasks, the queue, and the requested
+        `values`; with `owned`, conversations that its tasks own are watched too. With `after`, a
+        main boundary that was seen before, the batches since then come instead of a base, or
+        `SnapshotRequired` and a base (WB-16). Nothing begins before the first event is asked for,
+        or `async with` is entered; `Watch` says what may be raised then.
+        """
+        asked = Asked(conv_id=self.id, owned=owned, limit=limit, values=tuple(values), after=after)
+        return Watch(self._core.watches, asked)
 
     # Values and lists.
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from perdure.drive.scheduler import Scheduler
 from perdure.errors import Closed, Rejected
 from perdure.harness.usage import UsageReader
+from perdure.harness.watching import Watches
 from perdure.kinds.services import Services
 from perdure.line.line import Build, Delivery, Line
 from perdure.ports import Storage
@@ -29,6 +30,7 @@ class Core:
         scheduler: Scheduler,
         storage: Storage,
         services: Services,
+        watches: Watches,
         *,
         new_model: ModelId | None,
     ) -> None:
@@ -37,6 +39,7 @@ class Core:
         self.scheduler = scheduler
         self.storage = storage
         self.services = services
+        self.watches = watches
         self.usage = UsageReader(storage)
         self.new_model = new_model
         self._changed: asyncio.Future[None] | None = None

@@ -6,13 +6,12 @@ it creates the root conversation with its initial values in one command (OP-02).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from perdure.drive.kind import TaskKind
+from perdure.drive.kind import Reduces, TaskKind
 from perdure.drive.limits import Limits
 from perdure.drive.outcomes import DriveResult, Inspection
 from perdure.drive.scheduler import CloseReport, Scheduler
@@ -21,6 +20,9 @@ from perdure.harness.approvals import decide_approval
 from perdure.harness.conversation import Conversation
 from perdure.harness.core import Core
 from perdure.harness.options import HarnessOptions, registry
+from perdure.harness.reports import Reports
+from perdure.harness.watch_start import Asked, Reading
+from perdure.harness.watching import Watch, Watches
 from perdure.kinds.approval import Approval
 from perdure.kinds.content import CORE_CONTENT, ContentKind
 from perdure.kinds.generation import Generation
@@ -63,9 +65,6 @@ from perdure.records.writes import Commit, InsertConversation
 
 T = TypeVar("T")
 
-Report: TypeAlias = Callable[[BaseException, int | None], None]
-"""Who hears of errors that belong to no caller, with the task they came from."""
-
 CLOSE_GRACE_S: Final = 30.0
 """How long close waits for running handlers (D08)."""
 
@@ -100,7 +99,8 @@ class Harness:
 
     @classmethod
     async def _open(cls, storage: Storage, options: HarnessOptions) -> "Harness":
-        services, kinds, table = _assemble(storage, options)
+        reports = Reports(options.on_error)
+        services, kinds, table = _assemble(storage, options, reports)
         storage = raising(storage, table)
         line = Line(
             storage,
@@ -123,11 +123,20 @@ class Harness:
             limits=options.limits or Limits(),
             report=services.report,
         )
+        reducers = {name: kind for name, kind in kinds.items() if isinstance(kind, Reduces)}
+        watches = Watches(
+            line,
+            Reading(line, storage, reducers),
+            report=services.report,
+            hide=lambda text: services.secrets.text(text)[0],
+        )
+        reports.listen(watches.on_report)
         core = Core(
             line,
             scheduler,
             storage,
             services,
+            watches,
             new_model=await _new_model(line, root_id, options),
         )
         return cls(core, root_id)
@@ -200,6 +209,14 @@ class Harness:
                 not announced yet; `invariant` for anything but grant and deny.
         """
         return await decide_approval(self._core, approval_id, decision, details=details, by=by)
+
+    def watch(self, *, limit: int = 50, after: Seq | None = None) -> Watch:
+        """Watch every conversation; the base is the root's, its tasks are the session's.
+
+        `limit` and `after` as in `Conversation.watch`.
+        """
+        asked = Asked(conv_id=self._root_id, whole=True, limit=limit, after=after)
+        return Watch(self._core.watches, asked)
 
     def on_preview(self, listener: PreviewListener) -> Callable[[], None]:
         """Call `listener` with streamed frames and progress; answers the way out."""
@@ -296,6 +313,7 @@ class Harness:
         await core.scheduler.drain(ms=round(drain * 1000))
         core.line.seal()
         core.wake()
+        core.watches.close()
         try:
             report = await core.scheduler.close(grace_s=grace)
             await core.line.drained()
@@ -316,7 +334,7 @@ def _bound(address: object, kind: str) -> Address:
 
 
 def _assemble(
-    storage: Storage, options: HarnessOptions
+    storage: Storage, options: HarnessOptions, reports: Reports
 ) -> tuple[Services, dict[str, TaskKind], KindTable]:
     contents: dict[str, ContentKind] = dict(CORE_CONTENT)
     for kind in options.contents:
@@ -341,7 +359,7 @@ def _assemble(
         projections=Projections(contents),
         book=SettingsBook(),
         ledger=Ledger(options.clock, options.budget),
-        report=_told(options.on_error),
+        report=reports,
     )
     kinds: list[TaskKind] = [
         Generation(services),
@@ -352,17 +370,6 @@ def _assemble(
     ]
     table = KindTable([kind.facts for kind in kinds], [kind.facts for kind in contents.values()])
     return services, {kind.facts.name: kind for kind in kinds}, table
-
-
-def _told(on_error: Report | None) -> Report:
-    """Answer who hears reports; what a hearer raises is dropped, for nobody is left to hear it."""
-
-    def report(error: BaseException, task_id: int | None) -> None:
-        if on_error is not None:
-            with suppress(Exception):
-                on_error(error, task_id)
-
-    return report
 
 
 async def _check_live(line: Line, storage: Storage, kinds: dict[str, TaskKind]) -> None:

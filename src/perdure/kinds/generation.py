@@ -34,7 +34,8 @@ from perdure.kinds.settlement import (
     settle_retry,
 )
 from perdure.kinds.states import GenerationState
-from perdure.kinds.streaming import Frames, Reply, RequestSpan, cleaned, stored_parts
+from perdure.kinds.streaming import Frames, Reply, RequestSpan, cleaned, reduced_reply, stored_parts
+from perdure.line.buffer import CommittedReads
 from perdure.line.command import Command
 from perdure.line.facts import TaskFacts
 from perdure.records.budgets import Reached
@@ -42,6 +43,7 @@ from perdure.records.conversations import ConversationState
 from perdure.records.messages import AssistantMessage, MessageError, Usage
 from perdure.records.models import DeferredHandle, ModelOutcome, ModelRequest
 from perdure.records.retry import TryAgain, as_provider_error, decide_retry
+from perdure.records.scratch import GenerationScratch
 from perdure.records.seqs import Seq
 from perdure.records.settings import GenerationSettings
 from perdure.records.tasks import Role, Task
@@ -156,6 +158,13 @@ class Generation:
         if state.deferred is not UNSET:
             await self._cancel_deferred(ctx, state.deferred)
         await settle_aborted(ctx, self._services, partial=partial)
+
+    async def reduce(self, task: Task, reads: CommittedReads) -> GenerationScratch | None:
+        """Answer the reply so far while it streams (D26)."""
+        if task.status != "streaming":
+            return None
+        state = generation_state(task)
+        return await reduced_reply(reads, task.id, attempt=state.attempt, poll=state.poll)
 
     # One request.
 
@@ -349,7 +358,6 @@ class Generation:
             settings=settings,
             not_before=self._services.clock.now_ms() + decision.delay_ms,
         )
-        ctx.emit("reset", None)
 
     # Deferred work.
 
@@ -376,7 +384,7 @@ class Generation:
                 **self._services.ledger.worked(task.id, state.worked_ms),
             )
 
-        await ctx.commit(build, barrier=True)
+        await ctx.commit(build, barrier=True, shows=ctx.shown("reset", None))
 
     async def _still_deferred(
         self, ctx: TaskContext, state: GenerationState, handle: DeferredHandle

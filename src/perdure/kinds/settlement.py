@@ -318,7 +318,7 @@ async def settle_retry(
             **services.ledger.worked(task.id, state.worked_ms),
         )
 
-    await ctx.commit(build)
+    await ctx.commit(build, shows=ctx.shown("reset", None))
     for part, reasons in marks:
         services.projections.refuse(part.entry, part.part, reasons)
 

@@ -16,12 +16,14 @@ from perdure.drive.context import TaskContext
 from perdure.errors import Closed
 from perdure.kinds.pump import Pump
 from perdure.kinds.secrets import Secrets
+from perdure.line.buffer import CommittedReads
 from perdure.line.command import WorkingCommand
 from perdure.ports import OutputPolicy
-from perdure.records.addresses import MEMO, OUTPUT, PROGRESS
+from perdure.records.addresses import MEMO, OUTPUT, PROGRESS, task_scope
 from perdure.records.codec import decode_json, to_raw
 from perdure.records.images import checked_image
 from perdure.records.messages import Cut, ImagePart, Part, TextPart, Usage
+from perdure.records.scratch import ToolScratch, with_checkpoint, with_output
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage
 from perdure.records.strict_json import (
@@ -214,8 +216,7 @@ class TaskSink:
         def build(tx: WorkingCommand) -> None:
             tx.set_value(self._ctx.scope.value(PROGRESS), clean)
 
-        await self._ctx.commit_working(build)
-        self._ctx.emit("progress", clean)
+        await self._ctx.commit_working(build, shows=self._ctx.shown("progress", clean))
 
     # For the tool kind.
 
@@ -238,16 +239,25 @@ class TaskSink:
         size = len(text.encode())
         rewrite = self._stored_bytes + size > STORED_OUTPUT_CAPS * self._policy.bytes_max
 
-        def build(tx: WorkingCommand) -> None:
+        anew: dict[str, JsonValue] = {}
+
+        async def build(tx: WorkingCommand) -> None:
             if rewrite:
                 tx.delete_list(self._address)
+                anew.update(await self._so_far())
             tx.append_list(self._address, self._window.text() if rewrite else text)
 
-        await self._ctx.commit_working(build)
+        shown = self._ctx.shown("reset", anew) if rewrite else self._ctx.shown("output", text)
+        await self._ctx.commit_working(build, shows=shown)
         self._stored_bytes = (
             min(size, self._policy.bytes_max) if rewrite else (self._stored_bytes + size)
         )
-        self._ctx.emit("output", text)
+
+    async def _so_far(self) -> dict[str, JsonValue]:
+        """Answer what watchers see once the stored output is rewritten."""
+        shown = with_output(ToolScratch(), self._window.text())
+        checkpoint = await stored_checkpoint(self._ctx)
+        return decode_json(to_raw(with_checkpoint(shown, checkpoint)))
 
     def _take(self, text: str) -> None:
         if text:
@@ -272,6 +282,25 @@ async def stored_output(ctx: TaskContext, policy: OutputPolicy, *, attempt: int)
         if len(page) < OUTPUT_PAGE:
             return window
         after = page[-1].seq
+
+
+async def reduced_output(
+    reads: CommittedReads, task_id: Seq, *, attempt: int
+) -> ToolScratch | None:
+    """Answer what a live call has to show, None for nothing; its pages are bounded (X22)."""
+    scope = task_scope(task_id)
+    shown = ToolScratch()
+    after: Seq | None = None
+    while True:
+        page = ListPage(after=after, limit=OUTPUT_PAGE)
+        elements = await reads.elements(scope.list(OUTPUT, str(attempt)), page)
+        for element in elements:
+            shown = with_output(shown, decode_json(element.value_json))
+        if len(elements) < OUTPUT_PAGE:
+            break
+        after = elements[-1].seq
+    shown = with_checkpoint(shown, await reads.value(scope.value(PROGRESS)))
+    return None if shown == ToolScratch() else shown
 
 
 async def stored_checkpoint(ctx: TaskContext) -> Raw | None:

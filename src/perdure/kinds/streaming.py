@@ -11,6 +11,7 @@ from perdure.drive.context import TaskContext
 from perdure.errors import ProviderError, Rejected
 from perdure.kinds.model_text import clean_frame, clean_message
 from perdure.kinds.secrets import SecretFrames, Secrets
+from perdure.line.buffer import CommittedReads
 from perdure.line.command import WorkingCommand
 from perdure.line.spans import NO_SPAN
 from perdure.ports import Models, ModelStream, Span
@@ -20,6 +21,7 @@ from perdure.records.entries import ModelId
 from perdure.records.frames import DeltaFrame, Frame, FrameBatch, FrameBatcher, FrameReducer
 from perdure.records.messages import AssistantMessage, Part, Usage
 from perdure.records.models import ModelOutcome, ModelRequest
+from perdure.records.scratch import GenerationScratch, with_frames
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage
 from perdure.records.strict_json import Repairs
@@ -171,8 +173,7 @@ class Frames:
         def build(tx: WorkingCommand) -> None:
             tx.append_list(self._address, batch)
 
-        await self._ctx.commit_working(build)
-        self._ctx.emit("frame", batch)
+        await self._ctx.commit_working(build, shows=self._ctx.shown("frame", batch))
 
 
 def cleaned(outcome: ModelOutcome, secrets: Secrets) -> ModelOutcome:
@@ -185,6 +186,22 @@ def cleaned(outcome: ModelOutcome, secrets: Secrets) -> ModelOutcome:
         return outcome
     repaired = outcome.repaired + repairs + Repairs(secrets=hidden)
     return msgspec.structs.replace(outcome, result=message, repaired=repaired)
+
+
+async def reduced_reply(
+    reads: CommittedReads, task_id: Seq, *, attempt: int, poll: int
+) -> GenerationScratch | None:
+    """Answer the reply so far of a running stream, None before its first word (X22)."""
+    shown = GenerationScratch()
+    after: Seq | None = None
+    while True:
+        page = ListPage(after=after, limit=FRAMES_PAGE)
+        elements = await reads.elements(frames_of(task_id, attempt, poll), page)
+        for element in elements:
+            shown = with_frames(shown, decode(element.value_json, FrameBatch))
+        if len(elements) < FRAMES_PAGE:
+            return shown if shown.parts else None
+        after = elements[-1].seq
 
 
 async def stored_parts(ctx: TaskContext, *, attempt: int, poll: int) -> tuple[Part, ...]:

@@ -21,16 +21,18 @@ from perdure.kinds.budgets import Allowance, Watch, start
 from perdure.kinds.launching import LaunchedCalls
 from perdure.kinds.reader import ConversationView
 from perdure.kinds.services import Services
-from perdure.kinds.sink import TaskSink, stored_checkpoint, stored_output
+from perdure.kinds.sink import TaskSink, reduced_output, stored_checkpoint, stored_output
 from perdure.kinds.states import ToolState
 from perdure.kinds.steps import held_loop, stepped
 from perdure.kinds.tool_settlement import CallResult, error_result, settle_call, tool_state
+from perdure.line.buffer import CommittedReads
 from perdure.line.facts import TaskFacts
 from perdure.ports import LaunchingTool, Replay, Threads, Tool
 from perdure.records.budgets import Reached
 from perdure.records.codec import encode
 from perdure.records.launches import LaunchRef
 from perdure.records.messages import AssistantPayload, TextPart, ToolCallPart, read_payload
+from perdure.records.scratch import ToolScratch
 from perdure.records.seqs import Seq
 from perdure.records.strict_json import repair_text
 from perdure.records.tasks import Role, Task
@@ -163,10 +165,21 @@ class ToolCall:
         if await self._settle_launched(task, ctx, tool, state):
             return
         if state.replay == "safe" and tool is not None and tool.replay == "safe":
-            await ctx.patch(status="planned", attempt=state.attempt + 1)
+            await ctx.patch(
+                status="planned",
+                attempt=state.attempt + 1,
+                shows=ctx.shown(
+                    "reset",
+                    await reduced_output(ctx.line, ctx.task_id, attempt=state.attempt + 1),
+                ),
+            )
             return
         result = await self._interrupted(ctx, tool, attempt=state.attempt)
         await settle_call(ctx, self._services, result)
+
+    async def reduce(self, task: Task, reads: CommittedReads) -> ToolScratch | None:
+        """Answer the end of the call's output, and its last checkpoint (D26)."""
+        return await reduced_output(reads, task.id, attempt=tool_state(task).attempt)
 
     async def abort(self, task: Task, ctx: TaskContext) -> None:
         """Settle a marked call: interrupted when it ran, not started when it never did (TL-18)."""

@@ -53,7 +53,11 @@ class Delivery(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Preview(Struct, frozen=True, gc=False, kw_only=True):
-    """Something to show that is not a record: a batch of frames, a progress note (WT-06)."""
+    """Something to show that is not a record: a batch of frames, a progress note (WT-06).
+
+    One that belongs to a commit is shown in the commit's own step, after its listeners, so that
+    whoever reads on the line sees both or neither.
+    """
 
     task_id: Seq
     kind: str
@@ -107,6 +111,7 @@ class Line:
         self._preview_listeners: list[PreviewListener] = []
         self._fault_listeners: list[Callable[[], None]] = []
         self._time_ms = 0
+        self._boundary: Seq | None = None
         self._fault: Faulted | None = None
         self._sealed = False
 
@@ -151,11 +156,11 @@ class Line:
 
         return stop
 
-    def preview(self, task_id: Seq, kind: str, payload: object) -> None:
+    def preview(self, shown: Preview) -> None:
         """Show listeners something that is not a record, after its working commit (WS-08)."""
         for listener in tuple(self._preview_listeners):
             try:
-                listener(Preview(task_id=task_id, kind=kind, payload=payload))
+                listener(shown)
             except Exception as error:  # noqa: BLE001 - listener: its fault is its own (LN-13)
                 self._report(error)
 
@@ -196,10 +201,12 @@ class Line:
         barrier: bool = False,
         host: bool = False,
         conv_id: Seq | UnsetType = UNSET,
+        shows: Preview | None = None,
     ) -> bool:
         """Run one main command; answers whether it wrote anything (LN-06).
 
-        `conv_id` is the conversation that unbound conversation tokens belong to (LN-18).
+        `conv_id` is the conversation that unbound conversation tokens belong to (LN-18); `shows`
+        is shown in the same step, after the commit.
 
         Raises:
             Rejected: by the builder or by validation; nothing was written (LN-07).
@@ -218,15 +225,22 @@ class Line:
                 if not tx.writes:
                     return False
                 await self._commit_main(tx.writes, barrier=barrier)
+                if shows is not None:
+                    self.preview(shows)
                 told(tx.writes)
                 return True
             finally:
                 self._leave()
 
     async def submit_working(
-        self, scope: WorkingScope, build: BuildWorking, *, host: bool = False
+        self,
+        scope: WorkingScope,
+        build: BuildWorking,
+        *,
+        host: bool = False,
+        shows: Preview | None = None,
     ) -> bool:
-        """Run one command of a working scope; answers whether it wrote anything."""
+        """Run one command of a working scope, then show; answers whether it wrote anything."""
         with command_span(self.telemetry, self._clock, is_main=False) as told:
             await self._enter()
             try:
@@ -242,6 +256,8 @@ class Line:
                 commit = self._commit(tx.writes, time_ms=0)
                 await self._persist(commit, barrier=False)
                 self._deliver(Delivery(commit=commit, scope=scope))
+                if shows is not None:
+                    self.preview(shows)
                 told(tx.writes)
                 return True
             finally:
@@ -254,6 +270,14 @@ class Line:
             return await read()
         finally:
             self._leave()
+
+    async def boundary(self) -> Seq:
+        """Answer the newest main boundary; exact where no commit is under way."""
+        if self._boundary is None:
+            found = await self._storage.boundary_at(self._storage.info.last_commit_ms)
+            if self._boundary is None:
+                self._boundary = found
+        return self._boundary
 
     async def _enter(self) -> None:
         self.check_usable()
@@ -290,6 +314,7 @@ class Line:
             await self._load_joining(draft)
             with settlement_spans(self.telemetry, writes, draft.tasks, self.residency.task):
                 await self._persist(commit, barrier=barrier)
+                self._boundary = commit.last_seq
                 try:
                     self._adopt(draft, commit)
                 except Exception as error:

@@ -1,25 +1,17 @@
-"""What each write does to a task or a conversation: pure functions, the same on every backend.
+"""What each write does to a conversation: pure functions, the same on every backend.
 
-Storage folds writes into the state that reads answer. A write that does not fit (a second
+What it does to a task is in `records.folding`. A write that does not fit (a second
 settlement, a patch of nothing) is `Rejected` before anything is published.
 """
 
 from typing import Final
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, Struct, UnsetType
 
-from perdure.records.codec import EMPTY_OBJECT, merge_object
 from perdure.records.context_list import ContextList
 from perdure.records.conversations import ConversationState, InboxItem, ParentLink, QueueMode
 from perdure.records.seqs import Seq
-from perdure.records.tasks import Task
-from perdure.records.writes import (
-    PatchConversation,
-    PatchTask,
-    ReplaceContext,
-    ResetContext,
-    SettleTask,
-)
+from perdure.records.writes import PatchConversation, ReplaceContext, ResetContext
 from perdure.storage.admission import refuse
 
 
@@ -47,35 +39,6 @@ def patch_settings(settings: Settings, write: PatchConversation) -> Settings:
             settings.follow_up_mode if write.follow_up_mode is UNSET else write.follow_up_mode
         ),
     )
-
-
-def patch_task(task: Task, write: PatchTask | SettleTask) -> Task:
-    """Answer the task after a patch or its settlement; state merges field by field (TK-14)."""
-    state = task.state_json
-    if write.state_json is not UNSET:
-        state = merge_object(state, write.state_json, write.unset)
-    elif write.unset:
-        state = merge_object(state, EMPTY_OBJECT, write.unset)
-    if type(write) is SettleTask:
-        return structs.replace(task, status=write.status, state_json=state)
-    assert type(write) is PatchTask
-    return structs.replace(
-        task,
-        status=task.status if write.status is UNSET else write.status,
-        state_json=state,
-        after=task.after if write.after is UNSET else write.after,
-        owns=task.owns if write.owns is UNSET else write.owns,
-        abort_requested=(
-            task.abort_requested if write.abort_requested is UNSET else write.abort_requested
-        ),
-    )
-
-
-def edited(context: ContextList, write: ReplaceContext | ResetContext) -> ContextList:
-    """Answer the list after a replace or a reset."""
-    if isinstance(write, ResetContext):
-        return ContextList(write.ids)
-    return context.replace(write.through, write.head)
 
 
 def check_edit(write: ReplaceContext | ResetContext, version: int, context: ContextList) -> None:

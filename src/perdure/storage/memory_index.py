@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from perdure.records.context_list import EMPTY_CONTEXT, ContextList
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry, new_entry
+from perdure.records.folding import edited, patch_task
 from perdure.records.seqs import NO_SEQ, Seq
 from perdure.records.sessions import ListElement, StoredValue
 from perdure.records.tasks import Task, new_task
@@ -44,10 +45,8 @@ from perdure.storage.folding import (
     both_payload_and_ref,
     check_edit,
     conversation_state,
-    edited,
     missing,
     patch_settings,
-    patch_task,
 )
 
 T = TypeVar("T")

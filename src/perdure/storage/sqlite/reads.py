@@ -16,6 +16,7 @@ from perdure.records.codec import decode
 from perdure.records.context_list import ContextList
 from perdure.records.conversations import ConversationState, ParentLink
 from perdure.records.entries import Entry
+from perdure.records.folding import patch_task
 from perdure.records.seqs import Seq
 from perdure.records.sessions import (
     ConversationScan,
@@ -31,7 +32,6 @@ from perdure.storage.folding import (
     NEW_SETTINGS,
     Settings,
     conversation_state,
-    patch_task,
 )
 from perdure.storage.sqlite.contexts import SEQ_ABOVE_ALL, context_at
 from perdure.storage.sqlite.journal import JournalReader

@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from perdure.records.codec import decode, encode
 from perdure.records.context_list import ContextList
+from perdure.records.folding import edited
 from perdure.records.seqs import Seq
 from perdure.records.writes import (
     AppendContext,
@@ -42,7 +43,6 @@ from perdure.storage.folding import (
     Settings,
     both_payload_and_ref,
     check_edit,
-    edited,
     missing,
     patch_settings,
 )
