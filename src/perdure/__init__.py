@@ -19,6 +19,14 @@ from perdure.harness.conversation import Conversation as Conversation
 from perdure.harness.harness import Harness as Harness
 from perdure.harness.options import HarnessOptions as HarnessOptions
 from perdure.hosts.scripts import run as run
+from perdure.kinds.hooks import Allow as Allow
+from perdure.kinds.hooks import Block as Block
+from perdure.kinds.hooks import Continue as Continue
+from perdure.kinds.hooks import Decline as Decline
+from perdure.kinds.hooks import Hold as Hold
+from perdure.kinds.hooks import Hooks as Hooks
+from perdure.kinds.hooks import Pass as Pass
+from perdure.kinds.hooks import ToolResultPatch as ToolResultPatch
 from perdure.kinds.permissions import Permissions as Permissions
 from perdure.opening import load_config as load_config
 from perdure.opening import open as open
@@ -29,6 +37,7 @@ from perdure.records.addresses import ConversationValue as ConversationValue
 from perdure.records.addresses import SessionList as SessionList
 from perdure.records.addresses import SessionValue as SessionValue
 from perdure.records.addresses import WorkingScope as WorkingScope
+from perdure.records.approvals import ApprovalOutcome as ApprovalOutcome
 from perdure.records.budgets import Budget as Budget
 from perdure.records.entries import Entry as Entry
 from perdure.records.inputs import Accepted as Accepted

@@ -34,6 +34,7 @@ from perdure.hosts.randomness import SystemRandomness
 from perdure.hosts.silent_telemetry import SilentTelemetry as SilentTelemetry
 from perdure.hosts.silent_telemetry import chosen_telemetry
 from perdure.hosts.threads import DaemonThreads
+from perdure.kinds.hooks import HOOK_SECONDS, YIELDS_MAX, Hooks
 from perdure.kinds.permissions import Permissions
 from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import SystemPrompt
@@ -101,6 +102,8 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     "none" or your own; left out, spans go to the tracer provider the program has set, if any.
     `budget` holds for all that the session ever spends; it is not stored (BG-02). With `control`
     other programs of this user can reach the session of a file meanwhile (CM-16).
+    `hooks` are the host's handlers, each at most `hook_seconds` long; on_yield may go on
+    `yields_max` times for one input.
     """
 
     session: str
@@ -118,6 +121,9 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     interrupted: Literal["retry", "publish"] = "retry"
     keep_model: bool = False
     permissions: Permissions = Permissions()
+    hooks: Hooks | None = None
+    hook_seconds: int = HOOK_SECONDS
+    yields_max: int = YIELDS_MAX
     secrets: Sequence[str] = ()
     limits: Limits | None = None
     budget: Budget | None = None
@@ -255,6 +261,9 @@ class OpenSession:
                     permissions=options.permissions,
                     secrets=secrets,
                     system_prompt=options.system_prompt,
+                    hooks=options.hooks,
+                    hook_seconds=options.hook_seconds,
+                    yields_max=options.yields_max,
                     limits=options.limits,
                     budget=options.budget,
                     model_given=not options.keep_model,
@@ -338,6 +347,7 @@ def configured(config: Config) -> dict[str, Any]:
         "stream_options": file.model.options,
         "providers": load("perdure.configuration.providers").provider_configs(file),
         "permissions": Permissions(allow=file.approvals.allow, deny=file.approvals.deny),
+        "hook_seconds": file.limits.hook_seconds,
         "secrets": file.tools.env,
         "telemetry": file.telemetry.to,
         "limits": Limits(

@@ -26,6 +26,7 @@ from perdure.harness.watching import Watch, Watches
 from perdure.kinds.approval import Approval
 from perdure.kinds.content import CORE_CONTENT, ContentKind
 from perdure.kinds.generation import Generation
+from perdure.kinds.hooks import Hooks
 from perdure.kinds.ledger import Ledger
 from perdure.kinds.post_tools import PostTools
 from perdure.kinds.projection import Projections
@@ -355,6 +356,9 @@ def _assemble(
         secrets=Secrets() if options.secrets is None else options.secrets,
         initial=options.initial,
         system_prompt=options.system_prompt,
+        hooks=Hooks() if options.hooks is None else options.hooks,
+        hook_seconds=options.hook_seconds,
+        yields_max=options.yields_max,
         contents=contents,
         projections=Projections(contents),
         book=SettingsBook(),

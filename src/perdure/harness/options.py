@@ -8,6 +8,7 @@ from perdure.drive.kind import TaskKind
 from perdure.drive.limits import Limits
 from perdure.errors import Rejected
 from perdure.kinds.content import ContentKind
+from perdure.kinds.hooks import HOOK_SECONDS, YIELDS_MAX, Hooks
 from perdure.kinds.permissions import Permissions
 from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import SystemPrompt
@@ -22,6 +23,8 @@ class HarnessOptions(Struct, frozen=True, kw_only=True):
     `initial` supplies settings where a conversation has no value of its own (VL-29); `model_given`
     says that its model was chosen by this opening and should win over a stored one (K44).
     `budget` holds for everything ever spent in the session, and is not stored (BG-02).
+    `hook_seconds` is how long a hook may take (K30); `yields_max` how often one input may be
+    continued by on_yield (D01).
     """
 
     models: Models
@@ -36,6 +39,9 @@ class HarnessOptions(Struct, frozen=True, kw_only=True):
     permissions: Permissions = Permissions()
     secrets: Secrets | None = None
     system_prompt: SystemPrompt = None
+    hooks: Hooks | None = None
+    hook_seconds: int = HOOK_SECONDS
+    yields_max: int = YIELDS_MAX
     kinds: Sequence[TaskKind] = ()
     contents: Sequence[ContentKind] = ()
     limits: Limits | None = None

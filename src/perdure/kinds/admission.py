@@ -14,15 +14,17 @@ from perdure.drive.context import TaskContext
 from perdure.errors import InvalidArguments
 from perdure.kinds.approval import hold_for
 from perdure.kinds.budgets import Allowance, afford
+from perdure.kinds.hook_points import before_tool
+from perdure.kinds.hooks import Block, Hold
 from perdure.kinds.services import Services
-from perdure.kinds.states import ToolState
-from perdure.kinds.tool_settlement import CallResult, error_result
+from perdure.kinds.tool_settlement import CallResult, error_result, tool_state
 from perdure.line.command import Command
 from perdure.ports import Tool
 from perdure.records.budgets import Reached
 from perdure.records.codec import encode
 from perdure.records.messages import ToolCallPart
 from perdure.records.strict_json import parse_object, repair_text
+from perdure.records.tasks import Task
 
 SCHEMA_CHARACTERS_MAX: Final = 2_048
 """Longest text that tells a model what was wrong with its arguments (PV-09)."""
@@ -44,9 +46,10 @@ class Asking(Struct, frozen=True, kw_only=True):
 
 
 async def admit(
-    services: Services, state: ToolState, call: ToolCallPart
+    ctx: TaskContext, services: Services, task: Task, call: ToolCallPart
 ) -> Admitted | Asking | CallResult:
     """Answer whether a call runs, waits for a person, or ends with a result that says why not."""
+    state = tool_state(task)
     tool = services.tools.get(state.name)
     if tool is None:
         known = ", ".join(sorted(services.tools)) or "none"
@@ -64,7 +67,7 @@ async def admit(
         return args
     if state.approved is not UNSET:
         return Admitted(tool=tool, args=args)
-    return _permitted(services, tool, args)
+    return await _permitted(ctx, services, task, tool, args)
 
 
 def _checked(tool: Tool, args: Mapping[str, Any]) -> Mapping[str, Any] | CallResult:
@@ -75,14 +78,20 @@ def _checked(tool: Tool, args: Mapping[str, Any]) -> Mapping[str, Any] | CallRes
         return _bad_arguments(tool, str(error))
 
 
-def _permitted(
-    services: Services, tool: Tool, args: Mapping[str, Any]
+async def _permitted(
+    ctx: TaskContext, services: Services, task: Task, tool: Tool, args: Mapping[str, Any]
 ) -> Admitted | Asking | CallResult:
+    """Ask the hooks, then the policy; what the policy denies, no hook's hold can open (AQ-04)."""
+    objection = await before_tool(ctx, services, task, args)
+    ctx.check_signal()
+    if isinstance(objection, Block):
+        return error_result("denied", objection.text)
     decision, by = services.permissions.decide(tool)
+    if (decision != "deny" and isinstance(objection, Hold)) or decision == "ask":
+        prompt = objection.prompt if objection is not None else None
+        return Asking(args=args, prompt=prompt or f"May {tool.name} run?")
     if decision == "allow":
         return Admitted(tool=tool, args=args, allowed_by=by)
-    if decision == "ask":
-        return Asking(args=args, prompt=f"May {tool.name} run?")
     whose = f" by {by}" if by else ""
     return error_result("denied", f"denied{whose}: calls of {tool.name!r} are not allowed")
 

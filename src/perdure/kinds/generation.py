@@ -18,8 +18,10 @@ from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
 from perdure.errors import Interrupted, PerdureError, ProviderError, Rejected, StrayCancellation
 from perdure.kinds.budgets import Allowance, Watch, afford, described, estimate_of
 from perdure.kinds.exchange import record_usage
+from perdure.kinds.hook_points import after_response, before_request, on_yield
 from perdure.kinds.polling import fetch_failed, poll_delay_ms
 from perdure.kinds.pump import Pump
+from perdure.kinds.queues import select, triggers
 from perdure.kinds.refusals import refused_part_of
 from perdure.kinds.request import Asked, build_request
 from perdure.kinds.services import Services, captured
@@ -40,7 +42,7 @@ from perdure.line.command import Command
 from perdure.line.facts import TaskFacts
 from perdure.records.budgets import Reached
 from perdure.records.conversations import ConversationState
-from perdure.records.messages import AssistantMessage, MessageError, Usage
+from perdure.records.messages import AssistantMessage, MessageError, Usage, UserMessage
 from perdure.records.models import DeferredHandle, ModelOutcome, ModelRequest
 from perdure.records.retry import TryAgain, as_provider_error, decide_retry
 from perdure.records.scratch import GenerationScratch
@@ -228,6 +230,7 @@ class Generation:
                 attempt=state.attempt,
                 output_limit=intent.allowance.output_limit,
             )
+            asked = await before_request(ctx, self._services, await ctx.task(), asked)
             ctx.check_signal()
             reply = Reply(self._services.models, asked.request, self._services.secrets)
             outcome = await self._stream(ctx, state, reply, watch)
@@ -288,17 +291,39 @@ class Generation:
         if isinstance(outcome.result, DeferredHandle):
             await self._deferred(ctx, state, outcome.result, outcome.usage, settings)
             return
+        message = outcome.result
         await settle_answer(
             ctx,
             self._services,
             Answered(
                 asked=asked,
                 settings=settings,
-                message=outcome.result,
+                message=message,
                 usage=outcome.usage,
                 repaired=outcome.repaired,
+                goes_on=await self._yielded(ctx, state, message),
             ),
         )
+        generation = await ctx.task()
+        if generation.status == "done":
+            await after_response(ctx, self._services, generation, message)
+
+    async def _yielded(
+        self, ctx: TaskContext, state: GenerationState, message: AssistantMessage
+    ) -> tuple[UserMessage, ...]:
+        """Ask on_yield whether a final answer ends the run, when nothing is queued (GN-14).
+
+        A signal drops what was decided; the settlement sees what it means (HK-12).
+        """
+        if message.calls or state.yields >= self._services.yields_max:
+            return ()
+        conversation = ctx.line.residency.conversation(ctx.conv_id)
+        if conversation is not None and triggers(select(conversation, "answer")):
+            return ()
+        try:
+            return await on_yield(ctx, self._services, await ctx.task(), message)
+        except Interrupted:
+            return ()
 
     async def _failed(
         self,

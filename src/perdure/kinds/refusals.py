@@ -51,6 +51,8 @@ def refused_part_of(error: ProviderError, asked: Asked) -> RefusedPart | None:
     if place is None:
         return None
     source = asked.sources[place[0]]
+    if source is None:
+        return None
     return RefusedPart(
         entry=source.entry,
         part=source.parts[place[1]],

@@ -18,13 +18,18 @@ from perdure.records.settings import GenerationSettings
 
 
 class Asked(Struct, frozen=True, gc=False, kw_only=True):
-    """A request with the facts its outcome's entry will carry (FM-02)."""
+    """A request with the facts its outcome's entry will carry (FM-02).
+
+    `sources` stand beside the messages; None is a message that a hook made. `tools_edited` names
+    the offered tools when a hook changed them.
+    """
 
     request: ModelRequest
-    sources: Sequence[Source] = ()
+    sources: Sequence[Source | None] = ()
     as_of: Seq
     prefix_version: int
     fixed_tokens: int
+    tools_edited: frozenset[str] | None = None
 
 
 def offered_tools(settings: GenerationSettings, services: Services) -> tuple[ToolSpec, ...]:

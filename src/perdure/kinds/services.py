@@ -9,6 +9,7 @@ from msgspec import Struct
 from perdure.drive.context import TaskContext
 from perdure.errors import Rejected
 from perdure.kinds.content import ContentKind
+from perdure.kinds.hooks import Hooks
 from perdure.kinds.ledger import Ledger
 from perdure.kinds.permissions import Permissions
 from perdure.kinds.projection import Projections
@@ -64,6 +65,9 @@ class Services(Struct, frozen=True, kw_only=True):
     secrets: Secrets
     initial: GenerationSettings
     system_prompt: SystemPrompt
+    hooks: Hooks
+    hook_seconds: int
+    yields_max: int
     contents: Mapping[str, ContentKind]
     projections: Projections
     book: "SettingsBook"

@@ -19,7 +19,7 @@ from perdure.kinds.exchange import (
     record_usage,
     start_generation,
 )
-from perdure.kinds.inputs import fail_inputs, move_inputs
+from perdure.kinds.inputs import fail_inputs, move_inputs, user_meta
 from perdure.kinds.model_text import clean_error, clean_message
 from perdure.kinds.queues import place, select, triggers
 from perdure.kinds.refusals import RefusedPart, mark_refused
@@ -36,6 +36,8 @@ from perdure.records.messages import (
     MessageError,
     Part,
     Usage,
+    UserMessage,
+    UserPayload,
     estimated_tokens,
 )
 from perdure.records.seqs import Seq
@@ -46,13 +48,14 @@ from perdure.records.usage import known_usage
 
 
 class Answered(Struct, frozen=True, gc=False, kw_only=True):
-    """A model's answer to one attempt."""
+    """A model's answer to one attempt; `goes_on` is what a hook wants to continue with."""
 
     asked: Asked
     settings: GenerationSettings
     message: AssistantMessage
     usage: Usage | None
     repaired: Repairs = NO_REPAIRS
+    goes_on: tuple[UserMessage, ...] = ()
 
 
 def generation_state(task: Task) -> GenerationState:
@@ -145,7 +148,7 @@ async def _with_calls(tx: Command, task: Task, services: Services, answered: Ans
         repaired=answered.repaired,
     )
     truncated = message.stop != "toolUse"
-    offered = frozenset(answered.settings.active_tools)
+    offered = _offered(answered)
     sequential = answered.settings.tool_order == "sequential"
     tools: list[Seq] = []
     for index, call in enumerate(message.calls):
@@ -189,6 +192,12 @@ async def _with_calls(tx: Command, task: Task, services: Services, answered: Ans
     _retire(tx, task)
 
 
+def _offered(answered: Answered) -> frozenset[str]:
+    """Answer the offered tools: the captured ones, unless a hook edited them (TL-03)."""
+    sent = answered.asked.tools_edited
+    return frozenset(answered.settings.active_tools) if sent is None else sent
+
+
 async def _final(tx: Command, task: Task, services: Services, answered: Answered) -> None:
     """Assistant entry, usage, generation done, and the queue's due items with their generation."""
     state = generation_state(task)
@@ -206,15 +215,35 @@ async def _final(tx: Command, task: Task, services: Services, answered: Answered
         tx, task, attempt=state.attempt, usage=answered.usage, model=answered.settings.model
     )
     tx.settle(task, "done", produced=entry, **services.ledger.worked(task.id, state.worked_ms))
-    await move_inputs(tx, state.inputs, "answered", task=task.id, answer=entry)
     conversation = await tx.conversation(task.conv_id)
     items = select(conversation, "answer")
+    if answered.goes_on and not triggers(items):
+        await place(tx, conversation, select(conversation, "write_only"), written_by=None)
+        await _continue(tx, task, services, answered.goes_on)
+        _retire(tx, task)
+        return
+    await move_inputs(tx, state.inputs, "answered", task=task.id, answer=entry)
     if triggers(items):
         opened = await place(tx, conversation, items, written_by=None)
         await start_generation(tx, task.conv_id, services, inputs=opened)
     else:
         await place(tx, conversation, select(conversation, "write_only"), written_by=None)
     _retire(tx, task)
+
+
+async def _continue(
+    tx: Command, task: Task, services: Services, messages: tuple[UserMessage, ...]
+) -> None:
+    """Append a hook's message and go on with the same inputs, counted (D01, GN-14)."""
+    state = generation_state(task)
+    tx.insert_entry(
+        task.conv_id,
+        "user",
+        user_meta(messages, services.clock.now_ms()),
+        UserPayload(messages=messages),
+        written_by=task.id,
+    )
+    await start_generation(tx, task.conv_id, services, inputs=state.inputs, yields=state.yields + 1)
 
 
 async def settle_failure(

@@ -18,10 +18,10 @@ HELD_MS_MAX: Final = 1_000
 """Longest step that goes without a warning (SC-28)."""
 
 
-def held_loop(name: str, held_ms: int) -> RuntimeWarning:
-    """Say which tool held the loop, and for how long."""
+def held_loop(what: str, held_ms: int) -> RuntimeWarning:
+    """Say what held the loop, and for how long."""
     return RuntimeWarning(
-        f"the tool {name!r} held the event loop for {held_ms} ms; a function that blocks is "
+        f"{what} held the event loop for {held_ms} ms; a function that blocks is "
         f"written without async, and runs on a thread of its own"
     )
 

@@ -18,13 +18,21 @@ from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
 from perdure.errors import Interrupted, InvalidArguments, PerdureError, ToolFailed, text_of
 from perdure.kinds.admission import Admitted, Asking, admit, hold_call
 from perdure.kinds.budgets import Allowance, Watch, start
+from perdure.kinds.hook_points import after_tool
 from perdure.kinds.launching import LaunchedCalls
 from perdure.kinds.reader import ConversationView
 from perdure.kinds.services import Services
 from perdure.kinds.sink import TaskSink, reduced_output, stored_checkpoint, stored_output
 from perdure.kinds.states import ToolState
 from perdure.kinds.steps import held_loop, stepped
-from perdure.kinds.tool_settlement import CallResult, error_result, settle_call, tool_state
+from perdure.kinds.tool_settlement import (
+    CallResult,
+    as_shown,
+    error_result,
+    settle_call,
+    tool_state,
+    with_patches,
+)
 from perdure.line.buffer import CommittedReads
 from perdure.line.facts import TaskFacts
 from perdure.ports import LaunchingTool, Replay, Threads, Tool
@@ -132,7 +140,7 @@ class ToolCall:
             )
             return
         call = await self._call_part(task, ctx, state)
-        admission = await admit(self._services, state, call)
+        admission = await admit(ctx, self._services, task, call)
         if isinstance(admission, Asking) and state.attempt == 1:
             over = await hold_call(ctx, self._services, admission)
             if over is not None:
@@ -203,6 +211,8 @@ class ToolCall:
         args = state.args if state.args is not UNSET else _args(call)
         context = self._context(ctx, state, self._sink(ctx, tool, state))
         result = await self._launched.recover(ctx, tool, context, args, state.launch)
+        if task.abort_requested is UNSET:
+            result = await self._observed(ctx, tool, result)
         await settle_call(ctx, self._services, result)
         await self._launched.forget(state.launch)
         return True
@@ -269,9 +279,23 @@ class ToolCall:
             return
         finally:
             sink.end()
+        result = await self._observed(ctx, tool, result)
         await settle_call(ctx, self._services, result)
         if launching:
             await self._launched.forget(facts["launch"])
+
+    async def _observed(
+        self, ctx: TaskContext, tool: Tool | None, result: CallResult
+    ) -> CallResult:
+        """Show what a call ended with to after_tool; cut off, the true result stays (D17, D22)."""
+        if result.outcome != "finished" or not self._services.hooks.at("after_tool"):
+            return result
+        try:
+            shown = await after_tool(ctx, self._services, await ctx.task(), as_shown(result))
+        except Interrupted:
+            return result
+        policy: Any = _DefaultOutput() if tool is None else tool.output
+        return with_patches(result, shown, policy)
 
     async def _execute(
         self,
@@ -285,7 +309,9 @@ class ToolCall:
         work = stepped(
             partial(tool.execute, args, context),
             self._services.clock,
-            lambda held_ms: self._services.report(held_loop(tool.name, held_ms), ctx.task_id),
+            lambda held_ms: self._services.report(
+                held_loop(f"the tool {tool.name!r}", held_ms), ctx.task_id
+            ),
         )
         call = ctx.start(work)
         watch.over(ctx, call)

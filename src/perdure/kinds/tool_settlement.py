@@ -1,31 +1,41 @@
 """Settling a call: its one result, and one of four true outcomes, in one commit (TL-08, FM-07)."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from perdure.drive.context import TaskContext
 from perdure.kinds.exchange import after_cancellation, record_usage, result_entry
+from perdure.kinds.hooks import ToolResult
 from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import Services
 from perdure.kinds.sink import TaskSink, Window
 from perdure.kinds.states import ToolState
 from perdure.line.command import Command
+from perdure.ports import OutputPolicy
 from perdure.records.addresses import ACTIVE_TOOLS, task_scope
 from perdure.records.codec import decode, decode_json, to_raw
 from perdure.records.entries import Outcome
-from perdure.records.messages import Part, TextPart, ToolResultMessage
+from perdure.records.messages import Cut, Part, TextPart, ToolResultMessage
 from perdure.records.settings import ALL_TOOLS
 from perdure.records.strict_json import NO_REPAIRS, Repairs
 from perdure.records.tasks import Task
 
 
 class CallResult(Struct, frozen=True, kw_only=True):
-    """What one call ended with."""
+    """What one call ended with.
+
+    `cut` says how patched text was cut; `ran_badly` what the call itself said of an error, when a
+    hook says otherwise: a hook never changes what follows (D22).
+    """
 
     outcome: Outcome
     parts: tuple[Part, ...]
     is_error: bool
+    cut: Cut | None = None
+    ran_badly: bool | None = None
     details: Raw | None = None
     checkpoint: Raw | None = None
     window: Window | None = None
@@ -55,6 +65,37 @@ def error_result(
     )
 
 
+def as_shown(result: CallResult) -> ToolResult:
+    """Answer a result as hooks see it."""
+    details = None if result.details is None else decode_json(result.details)
+    return ToolResult(content=result.parts, details=details, is_error=result.is_error)
+
+
+def with_patches(result: CallResult, shown: ToolResult, policy: OutputPolicy) -> CallResult:
+    """Answer a result with what hooks replaced; the tool's output cap holds for it too (D22)."""
+    changes: dict[str, Any] = {}
+    if shown.content is not result.parts:
+        parts, cut = _capped(shown.content, policy)
+        changes = {"parts": parts, "cut": cut, "window": None}
+    if shown.is_error != result.is_error:
+        changes |= {"is_error": shown.is_error, "ran_badly": result.is_error}
+    before = None if result.details is None else decode_json(result.details)
+    if shown.details != before:
+        changes["details"] = None if shown.details is None else to_raw(shown.details)
+    return msgspec.structs.replace(result, **changes)
+
+
+def _capped(content: Sequence[Part], policy: OutputPolicy) -> tuple[tuple[Part, ...], Cut | None]:
+    window = Window(policy)
+    for part in content:
+        if isinstance(part, TextPart):
+            window.add(part.text)
+    if not window.was_cut:
+        return tuple(content), None
+    others = tuple(part for part in content if not isinstance(part, TextPart))
+    return (TextPart(text=window.shown()), *others), window.cut()
+
+
 async def settle_call(ctx: TaskContext, services: Services, result: CallResult) -> None:
     """Write a call's result, usage and control facts, and settle it.
 
@@ -72,7 +113,7 @@ async def settle_call(ctx: TaskContext, services: Services, result: CallResult) 
 async def settle_on(tx: Command, task: Task, services: Services, result: CallResult) -> None:
     """Write a call's result and settle it in a command that may hold more (AP-05)."""
     state = tool_state(task)
-    cut = result.window.cut() if result.window is not None else None
+    cut = result.window.cut() if result.window is not None else result.cut
     secrets = services.secrets
     parts, hidden = secrets.parts(result.parts)
     details, in_details = _without(secrets, result.details)
@@ -108,7 +149,7 @@ async def settle_on(tx: Command, task: Task, services: Services, result: CallRes
         "outcome": result.outcome,
         **services.ledger.worked(task.id, state.worked_ms),
     }
-    if result.is_error:
+    if result.is_error if result.ran_badly is None else result.ran_badly:
         facts["is_error"] = True
     elif sink is not None:
         if sink.terminates:
