@@ -340,20 +340,8 @@ def load_config(path: str | Path | None = None) -> Config:
 
 def configured(config: Config) -> dict[str, Any]:
     """Answer a configuration as options of `open`, all but store, model and tools."""
-    file = config.values
-    return {
-        "durability": file.store.durability,
-        "thinking": file.model.thinking,
-        "stream_options": file.model.options,
-        "providers": load("perdure.configuration.providers").provider_configs(file),
-        "permissions": Permissions(allow=file.approvals.allow, deny=file.approvals.deny),
-        "hook_seconds": file.limits.hook_seconds,
-        "secrets": file.tools.env,
-        "telemetry": file.telemetry.to,
-        "limits": Limits(
-            generations=file.limits.generations, tools=file.limits.tools, jobs=file.limits.jobs
-        ),
-    }
+    options = load("perdure.configuration.options")
+    return cast("dict[str, Any]", options.options_of(config.values))
 
 
 def open_store(url: str, ports: Ports, *, durability: Durability = "power") -> Sessions:

@@ -23,7 +23,7 @@ from perdure.kinds.polling import fetch_failed, poll_delay_ms
 from perdure.kinds.pump import Pump
 from perdure.kinds.queues import select, triggers
 from perdure.kinds.refusals import refused_part_of
-from perdure.kinds.request import Asked, build_request
+from perdure.kinds.request import Asked, build_request, fetched
 from perdure.kinds.services import Services, captured
 from perdure.kinds.settlement import (
     Answered,
@@ -43,7 +43,7 @@ from perdure.line.facts import TaskFacts
 from perdure.records.budgets import Reached
 from perdure.records.conversations import ConversationState
 from perdure.records.messages import AssistantMessage, MessageError, Usage, UserMessage
-from perdure.records.models import DeferredHandle, ModelOutcome, ModelRequest
+from perdure.records.models import DeferredHandle, ModelOutcome
 from perdure.records.retry import TryAgain, as_provider_error, decide_retry
 from perdure.records.scratch import GenerationScratch
 from perdure.records.seqs import Seq
@@ -471,12 +471,8 @@ class Generation:
             await self._still_deferred(ctx, state, outcome.result)
             return
         conversation = ctx.line.residency.conversation(ctx.conv_id)
-        asked = Asked(
-            request=ModelRequest(model=settings.model, messages=()),
-            as_of=Seq(0) if state.request_as_of is UNSET else state.request_as_of,
-            prefix_version=0 if conversation is None else conversation.prefix_version,
-            fixed_tokens=0,
-        )
+        as_of = Seq(0) if state.request_as_of is UNSET else state.request_as_of
+        asked = fetched(settings, conversation, as_of=as_of)
         await self._settle(ctx, state, settings, asked, outcome)
 
     async def _unfetched(

@@ -106,6 +106,18 @@ def _options(options: Raw, output_limit: int | None) -> Raw:
     return to_raw({**decode_json(options), "max_tokens": output_limit})
 
 
+def fetched(
+    settings: GenerationSettings, conversation: ConversationState | None, *, as_of: Seq
+) -> Asked:
+    """Answer what is still known of a request whose answer was fetched later (GN-28)."""
+    return Asked(
+        request=ModelRequest(model=settings.model, messages=()),
+        as_of=as_of,
+        prefix_version=0 if conversation is None else conversation.prefix_version,
+        fixed_tokens=0,
+    )
+
+
 def fixed_tokens(system: str | None, tools: Sequence[ToolSpec]) -> int:
     """Estimate system prompt and tool schemas: characters / 4, rounded up (CL-21)."""
     characters = len(system or "") + sum(
