@@ -5,7 +5,6 @@ waits for tools. Statuses: pending, retry_wait and deferred start; streaming and
 flight; done, failed and aborted are terminal (GN-02).
 """
 
-import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,7 +18,7 @@ from perdure.errors import Interrupted, PerdureError, ProviderError, Rejected, S
 from perdure.kinds.budgets import Allowance, Watch, afford, described, estimate_of
 from perdure.kinds.exchange import record_usage
 from perdure.kinds.hook_points import after_response, before_request, on_yield
-from perdure.kinds.polling import fetch_failed, poll_delay_ms
+from perdure.kinds.polling import cancel_deferred, fetch_failed, poll_delay_ms
 from perdure.kinds.pump import Pump
 from perdure.kinds.queues import select, triggers
 from perdure.kinds.refusals import refused_part_of
@@ -52,9 +51,6 @@ from perdure.records.tasks import Role, Task
 
 DEFERRED_LIFE_MS: Final = 24 * 3_600_000
 """How long deferred work is polled when its handle names no end (D14)."""
-
-CANCEL_WAIT_S: Final = 5
-"""Seconds a provider has to cancel remote work (D14)."""
 
 
 class Intent(Struct, frozen=True, kw_only=True):
@@ -158,7 +154,7 @@ class Generation:
             parts = await stored_parts(ctx, attempt=state.attempt, poll=state.poll)
             partial = interrupted_message(parts, settings)
         if state.deferred is not UNSET:
-            await self._cancel_deferred(ctx, state.deferred)
+            await cancel_deferred(ctx, self._services, state.deferred)
         await settle_aborted(ctx, self._services, partial=partial)
 
     async def reduce(self, task: Task, reads: CommittedReads) -> GenerationScratch | None:
@@ -495,11 +491,3 @@ class Generation:
         self._services.report(error, ctx.task_id)
         assert state.deferred is not UNSET
         await self._still_deferred(ctx, state, state.deferred)
-
-    async def _cancel_deferred(self, ctx: TaskContext, handle: DeferredHandle) -> None:
-        """Try once to cancel remote work; its error is reported only (D14)."""
-        try:
-            async with asyncio.timeout(CANCEL_WAIT_S):
-                await self._services.models.cancel(handle)
-        except Exception as error:  # noqa: BLE001 - provider cancel: the abort completes whatever it says
-            self._services.report(error, ctx.task_id)

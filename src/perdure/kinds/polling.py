@@ -1,10 +1,13 @@
-"""How long deferred work waits between polls (D14)."""
+"""Deferred work: how long it waits between polls, and how it is given up (D14)."""
 
+import asyncio
 from typing import Final
 
 from msgspec import UNSET
 
+from perdure.drive.context import TaskContext
 from perdure.errors import ProviderError
+from perdure.kinds.services import Services
 from perdure.records.models import DeferredHandle
 
 POLL_MIN_MS: Final = 1_000
@@ -15,6 +18,9 @@ POLL_FIRST_MS: Final = 5_000
 
 POLL_MAX_MS: Final = 300_000
 """Longest wait between polls."""
+
+CANCEL_WAIT_S: Final = 5
+"""Seconds a provider has to cancel remote work."""
 
 FETCH_FAILURES: Final = frozenset({"network", "timeout", "stream_ended", "interrupted"})
 """How a poll fails that never reached the provider."""
@@ -38,3 +44,12 @@ def fetch_failed(error: ProviderError) -> bool:
     return error.code in FETCH_FAILURES or (
         error.status is not None and error.code != "deferred_expired"
     )
+
+
+async def cancel_deferred(ctx: TaskContext, services: Services, handle: DeferredHandle) -> None:
+    """Try once to cancel remote work; its error is reported only (D14)."""
+    try:
+        async with asyncio.timeout(CANCEL_WAIT_S):
+            await services.models.cancel(handle)
+    except Exception as error:  # noqa: BLE001 - provider cancel: the abort completes whatever it says
+        services.report(error, ctx.task_id)
