@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from perdure.cli.endings import Spent
+from perdure.harness.spending import BudgetSpent, LimitSpent
 from perdure.records.usage import TokenSum, UsageTotals
 
 
@@ -40,6 +41,17 @@ def spent_words(spent: Spent | None) -> str:
     money = "unknown cost" if spent.cost is None else _money(spent.cost)
     unknown = f", {spent.unknown_attempts:,} requests unknown" if spent.unknown_attempts else ""
     return f"{tokens}, {money}{unknown}"
+
+
+def limits_words(budget: BudgetSpent) -> str:
+    """Answer what is spent against each limit of a budget, in one line (BG-11)."""
+    return ", ".join(_limit_words(one, budget.currency) for one in budget.limits)
+
+
+def _limit_words(one: LimitSpent, currency: str) -> str:
+    unit = currency if one.field == "cost" else one.field
+    unknown = f" and {one.unknown:,} unknown" if one.unknown else ""
+    return f"{one.spent} of {one.limit} {unit}{unknown}"
 
 
 def _number(count: int | None) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import UNSET, Struct
 
 from perdure.errors import Rejected
+from perdure.harness.spending import BudgetSpent, open_budgets
 from perdure.harness.usage import UsageReader
 from perdure.kinds.approval import Approval
 from perdure.kinds.generation import Generation
@@ -67,7 +68,11 @@ class ContextSize(Struct, frozen=True, kw_only=True):
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """A session at one boundary; `conversation` is None before the first commit."""
+    """A session at one boundary; `conversation` is None before the first commit.
+
+    `budgets` are those of the inputs that live work owes an answer, as they stand now; a look
+    back has none, for a raised budget replaces the one before.
+    """
 
     info: SessionInfo
     boundary: Seq
@@ -77,6 +82,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     queue: Sequence[Queued]
     context: ContextSize | None
     usage: UsageTotals
+    budgets: Sequence[BudgetSpent] = ()
 
     @property
     def is_idle(self) -> bool:
@@ -129,6 +135,7 @@ async def overview(
         queue=[] if state is None else await _queue(storage, state),
         context=None if state is None else await _context(storage, state, model),
         usage=await UsageReader(storage).totals(None, as_of=as_of),
+        budgets=await open_budgets(storage) if as_of is None else (),
     )
 
 

@@ -9,7 +9,7 @@ from perdure.cli.choices import store_of
 from perdure.cli.endings import Ending
 from perdure.cli.last import last_of_folder
 from perdure.cli.reading import reading
-from perdure.cli.spending import spent_of, spent_words
+from perdure.cli.spending import limits_words, spent_of, spent_words
 from perdure.cli.surface import COMMIT, Surface, surfaced
 from perdure.cli.tables import facts, table, when
 from perdure.harness.overview import LiveTask, Overview, Queued, overview
@@ -76,6 +76,7 @@ def as_document(found: Overview) -> dict[str, object]:
         "queue": found.queue,
         "approvals": [],
         "context": found.context,
+        "budgets": found.budgets,
     }
 
 
@@ -95,6 +96,7 @@ def as_words(found: Overview) -> str:
         ("model", found.model),
         ("context", _context_words(found)),
         ("spent", spent_words(spent_of(found.usage))),
+        *((f"budget {one.input_id}", limits_words(one)) for one in found.budgets),
     ]
     return facts(rows) + _live_words(found.live) + _queue_words(found.queue)
 
