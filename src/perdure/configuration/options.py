@@ -19,6 +19,7 @@ def options_of(file: File) -> dict[str, Any]:
         "hook_seconds": file.limits.hook_seconds,
         "secrets": file.tools.env,
         "telemetry": file.telemetry.to,
+        "budget": file.budget.budget(),
         "limits": Limits(
             generations=file.limits.generations, tools=file.limits.tools, jobs=file.limits.jobs
         ),

@@ -15,9 +15,13 @@ from perdure.providers.config import (
     SILENCE_TIMEOUT_MS,
     ModelPrice,
 )
+from perdure.records.budgets import FIELDS, Budget
 from perdure.records.settings import ThinkingLevel
 
 Positive: TypeAlias = Annotated[int, Meta(gt=0)]
+Amount: TypeAlias = Annotated[
+    str, Meta(pattern=r"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*)$")
+]
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$")]
 """Where a secret is: `env:NAME` or `file:PATH`; never the secret itself (CG-07)."""
 
@@ -88,6 +92,36 @@ class ApprovalsTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     allow: Annotated[tuple[str, ...], Meta(description="tools that run unasked")] = ()
     deny: Annotated[tuple[str, ...], Meta(description="tools that never run")] = ()
+
+
+class BudgetTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a session may spend in its whole life; without a limit, as much as it likes."""
+
+    cost: Annotated[Amount | None, Meta(description="decimal text above 0, in currency")] = None
+    currency: Annotated[str, Meta(pattern=r"^[A-Za-z]{2,10}$", description="of cost")] = "USD"
+    tokens: Annotated[Positive | None, Meta(description="input, cached and output")] = None
+    turns: Annotated[Positive | None, Meta(description="replies")] = None
+    seconds: Annotated[Positive | None, Meta(description="of work; waiting is none")] = None
+    on_limit: Annotated[
+        Literal["suspend", "fail"], Meta(description="wait behind an approval, or fail")
+    ] = "suspend"
+    unknown: Annotated[
+        Literal["ignore", "stop"], Meta(description="stop at the first cost nobody knows")
+    ] = "ignore"
+
+    def budget(self) -> Budget | None:
+        """Answer the budget; None without a limit."""
+        if all(getattr(self, name) is None for name in FIELDS):
+            return None
+        return Budget(
+            cost=self.cost,
+            currency=self.currency,
+            tokens=self.tokens,
+            turns=self.turns,
+            seconds=self.seconds,
+            on_limit=self.on_limit,
+            unknown=self.unknown,
+        )
 
 
 class LimitsTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,7 +195,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     providers: Mapping[str, ProviderTable] = {}
     tools: ToolsTable = ToolsTable()
     approvals: ApprovalsTable = ApprovalsTable()
-    budget: Unbuilt = {}
+    budget: BudgetTable = BudgetTable()
     limits: LimitsTable = LimitsTable()
     results: ResultsTable = ResultsTable()
     artifacts: ArtifactsTable = ArtifactsTable()

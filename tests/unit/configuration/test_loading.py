@@ -99,7 +99,9 @@ def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, data: bytes, word
         ('[code]\nbackend = "docker"\n', "'monty'"),
         ('[prices."x"]\ninput="1"\noutput="1"\ncache_read="1"\ncache_write="1"\ndate="d"\n', "'x'"),
         ("[results]\nmax_entry_bytes = 33554433\n", "max_total_bytes = 33554432"),
-        ("[budget]\ncost = 3\n", "[budget] has no keys"),
+        ('[budget]\ncost = "0"\n', "budget.cost"),
+        ('[budget]\ncurrency = "$"\n', "budget.currency"),
+        ("[cli]\ncolor = 3\n", "[cli] has no keys"),
     ],
 )
 def test_names_are_checked_when_the_file_is_loaded(tmp_path: Path, text: str, words: str) -> None:
@@ -236,6 +238,7 @@ def test_open_takes_what_load_config_answers(tmp_path: Path) -> None:
         '[store]\nurl = "sqlite:s.db"\ndurability = "process"\n'
         '[model]\nname = "openai:m"\nwindow = 9000\noptions = { seed = 3 }\n'
         '[limits]\ngenerations = 1\ntools = 2\njobs = 3\n[approvals]\ndeny = ["x*"]\n'
+        '[budget]\ncost = "2.50"\non_limit = "fail"\n'
         '[prices."openai:m"]\ninput = "1"\noutput = "2"\ncache_read = "0"\ncache_write = "0"\n'
         'date = "2026-11-01"\n',
     )
@@ -245,6 +248,7 @@ def test_open_takes_what_load_config_answers(tmp_path: Path) -> None:
     assert options["durability"] == "process"
     assert options["stream_options"] == {"seed": 3}
     assert [options["limits"].limit(one) for one in ("generations", "tools", "jobs")] == [1, 2, 3]
+    assert options["budget"] == perdure.Budget(cost="2.50", on_limit="fail")
     assert options["permissions"].deny == ("x*",)
     assert options["providers"]["openai"].window == 9_000
     assert options["providers"]["openai"].prices["m"].output == "2"
