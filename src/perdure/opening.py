@@ -97,13 +97,13 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     `model` is `provider:model`; a stored one stays unless it differs and `keep_model` is False
     (K44). `secrets` names environment variables whose texts are stored as `[secret NAME]` only;
     the keys of providers are such secrets anyway (SX-05). `models` replaces every provider;
-    `data_folder` holds the local model. With `named_by_id` a new session is made, and `session`
-    is the start of its name; the first digits of its id follow (CM-18). `telemetry` is "otel",
-    "none" or your own; left out, spans go to the tracer provider the program has set, if any.
-    `budget` holds for all that the session ever spends; it is not stored (BG-02). With `control`
-    other programs of this user can reach the session of a file meanwhile (CM-16).
-    `hooks` are the host's handlers, each at most `hook_seconds` long; on_yield may go on
-    `yields_max` times for one input.
+    `data_folder` holds the local model; `sessions` is a container that is open already and stays
+    so. With `named_by_id` a new session is made, and `session` is the start of its name; the first
+    digits of its id follow (CM-18). `telemetry` is "otel", "none" or your own; left out, spans go
+    to the tracer provider the program has set, if any. `budget` holds for all that the session ever
+    spends; it is not stored (BG-02). With `control` other programs of this user can reach the
+    session of a file meanwhile (CM-16). `hooks` are the host's handlers, each at most
+    `hook_seconds` long; on_yield may go on `yields_max` times for one input.
     """
 
     session: str
@@ -132,6 +132,7 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     data_folder: Path | None = None
     providers: Mapping[str, ProviderConfig] = NO_OPTIONS
     models: Models | None = None
+    sessions: Sessions | None = None
     ports: Ports | None = None
     on_error: Callable[[BaseException, int | None], None] | None = None
     control: bool = True
@@ -190,7 +191,8 @@ class OpenSession:
         )
         # Looking for folders blocks, however briefly.
         sessions, control = await ports.threads.run("open", partial(self._store, ports))
-        self._stack.push_async_callback(sessions.close)
+        if options.sessions is None:
+            self._stack.push_async_callback(sessions.close)
         if isinstance(control, OSError):
             self._report(secrets, RuntimeWarning(f"there is no control address: {control}"))
             control = None
@@ -223,7 +225,9 @@ class OpenSession:
 
     def _store(self, ports: Ports) -> tuple[Sessions, ControlSocket | OSError | None]:
         """Answer the container, and what others reach its session by, or why there is no such."""
-        sessions = open_store(self._url, ports, durability=self._options.durability)
+        sessions = self._options.sessions
+        if sessions is None:
+            sessions = open_store(self._url, ports, durability=self._options.durability)
         if not self._options.control or launch_root(self._url) is None:
             return sessions, None
         try:

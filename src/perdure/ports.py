@@ -22,6 +22,7 @@ from perdure.records.models import DeferredHandle, ModelInfo, ModelOutcome, Mode
 from perdure.records.seqs import Seq
 from perdure.records.sessions import (
     ConversationScan,
+    Created,
     EntryScan,
     ListElement,
     ListPage,
@@ -189,6 +190,19 @@ class Sessions(Protocol):
 
     async def page(self, *, after: str | None, limit: int) -> Sequence[SessionInfo]:
         """Answer sessions by name bytes; opens and locks nothing (SN-07)."""
+        ...
+
+    async def find(self, session_id: str) -> SessionInfo:
+        """Answer a session by its permanent id; raises Rejected `not_found`."""
+        ...
+
+    async def create(self, name: str, *, request_id: str | None = None) -> Created:
+        """Make an empty session; a repeat of its request id answers the first one (WB-08).
+
+        Raises:
+            Rejected: `invariant` for a bad or taken name, `request_conflict` when the request id
+                made a session of another name, `deleted` when what it made is gone.
+        """
         ...
 
     async def rename(self, old: str, new: str) -> None:

@@ -50,8 +50,9 @@ MAY_FAULT = {"line", "drive"}
 """Where an exception nobody expected becomes a fault (FT-01, TK-18): it is said to everyone who
 drives or commits, so it is passed on and not swallowed."""
 
-MAY_END_IN_A_REPORT = {"cli", "testing"}
-"""The command line turns a defect into exit code 1 and a report; the kit records what it saw."""
+MAY_END_IN_A_REPORT = {"cli", "testing", "web"}
+"""The command line turns a defect into exit code 1 and a report, the server into an answer 500 and
+a report; the kit records what it saw."""
 
 MUTABLE_CALLS = {
     "bytearray", "dict", "list", "set", "collections.Counter", "collections.OrderedDict",

@@ -120,7 +120,7 @@ async def overview(
         Rejected: `invariant` for an `as_of` that is no main boundary, `unknown_target` for a
             conversation that is not there.
     """
-    live = [_live_task(task) for task in await live_tasks(storage, as_of)]
+    live = [live_task(task) for task in await live_tasks(storage, as_of)]
     state = await _conversation(storage, conv_id, as_of)
     boundary = as_of
     if boundary is None:
@@ -133,7 +133,7 @@ async def overview(
         model=model,
         live=live,
         queue=[] if state is None else await _queue(storage, state),
-        context=None if state is None else await _context(storage, state, model),
+        context=None if state is None else await context_size(storage, state, model),
         usage=await UsageReader(storage).totals(None, as_of=as_of),
         budgets=await open_budgets(storage) if as_of is None else (),
     )
@@ -167,7 +167,8 @@ async def _model(storage: Storage, state: ConversationState, as_of: Seq | None) 
     return None if stored is None else decode(stored.value_json, ModelId)
 
 
-def _live_task(task: Task) -> LiveTask:
+def live_task(task: Task) -> LiveTask:
+    """Say what a task is to the scheduler, and what it waits for, by its stored facts."""
     role = ROLES.get(task.kind, {}).get(task.status)
     waits_for, until_ms = _wait(task, role)
     name = decode(task.state_json, ToolState).name if task.kind == "tool" else None
@@ -214,10 +215,13 @@ def _preview(meta: EntryMeta) -> str | None:
     return None if meta.preview is UNSET else meta.preview
 
 
-async def _context(
+async def context_size(
     storage: Storage, state: ConversationState, model: ModelId | None
 ) -> ContextSize:
-    """Take the newest reported size and add what came after it; else estimate all of it."""
+    """Say how much the next request carries.
+
+    The newest reported size and what came after it; else an estimate of all of it.
+    """
     ids = list(state.context)
     metas = [entry.meta for entry in await entries_of(storage, ids)]
     tokens, is_estimate = 0, True

@@ -59,6 +59,13 @@ class SessionInfo(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     damaged: str | None = None
 
 
+class Created(Struct, frozen=True, gc=False, kw_only=True):
+    """What became of a request to make a session; `is_new` is False for a repeat."""
+
+    info: SessionInfo
+    is_new: bool
+
+
 class Opening(Struct, frozen=True, gc=False, kw_only=True):
     """Who opened a session when; `closed_ms` is None after a kill (SN-14)."""
 

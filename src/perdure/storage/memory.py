@@ -14,9 +14,10 @@ from perdure.errors import Closed, Faulted, Rejected
 from perdure.ports import Clock, Randomness
 from perdure.records.codec import decoder
 from perdure.records.seqs import Seq
-from perdure.records.sessions import Opening, Owner, SessionInfo
+from perdure.records.sessions import Created, Opening, Owner, SessionInfo
 from perdure.records.writes import Commit, Write
 from perdure.storage.admission import admit, check_limit, check_name, refuse
+from perdure.storage.creations import check_creation, gone, unknown_id
 from perdure.storage.memory_index import MemoryIndex
 from perdure.storage.memory_reads import MemoryReads
 from perdure.storage.owners import busy
@@ -123,6 +124,7 @@ class MemorySessions:
         self._clock = clock
         self._randomness = randomness
         self._sessions: dict[str, MemorySession] = {}
+        self._requests: dict[str, SessionInfo] = {}
         self._handles: list[MemoryStorage] = []
         self._closed = False
 
@@ -183,6 +185,32 @@ class MemorySessions:
         check_limit(limit)
         names = sorted(name for name in self._sessions if after is None or name > after)
         return [self._sessions[name].current_info() for name in names[:limit]]
+
+    async def find(self, session_id: str) -> SessionInfo:
+        """Answer a session by its permanent id."""
+        self._check_open()
+        for session in self._sessions.values():
+            if session.info.id == session_id:
+                return session.current_info()
+        raise unknown_id(session_id)
+
+    async def create(self, name: str, *, request_id: str | None = None) -> Created:
+        """Make an empty session, once for each request id."""
+        self._check_open()
+        check_name(name)
+        earlier = None if request_id is None else self._requests.get(request_id)
+        if earlier is not None:
+            check_creation(name, earlier.name)
+            for session in self._sessions.values():
+                if session.info.id == earlier.id:
+                    return Created(info=session.current_info(), is_new=False)
+            raise gone(name)
+        if name in self._sessions:
+            refuse(f"there is a session named {name!r} already", name=name)
+        info = self._create(name).current_info()
+        if request_id is not None:
+            self._requests[request_id] = info
+        return Created(info=info, is_new=True)
 
     async def rename(self, old: str, new: str) -> None:
         """Give a session a new unique name."""

@@ -20,7 +20,7 @@ from enum import StrEnum
 from perdure.errors import Faulted
 from perdure.line.passing import PassingStorage
 from perdure.ports import Sessions, Storage
-from perdure.records.sessions import SessionInfo
+from perdure.records.sessions import Created, SessionInfo
 from perdure.records.writes import Commit
 
 
@@ -106,6 +106,14 @@ class FaultySessions:
             name, create=create, read_only=read_only, control=control
         )
         return FaultyStorage(storage, self.plan)
+
+    async def find(self, session_id: str) -> SessionInfo:
+        """Answer a session by its id."""
+        return await self._sessions.find(session_id)
+
+    async def create(self, name: str, *, request_id: str | None = None) -> Created:
+        """Make an empty session."""
+        return await self._sessions.create(name, request_id=request_id)
 
     async def page(self, *, after: str | None, limit: int) -> Sequence[SessionInfo]:
         """Answer sessions by name."""

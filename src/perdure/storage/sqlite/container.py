@@ -12,8 +12,9 @@ from msgspec import structs
 
 from perdure.errors import Closed, Faulted, PerdureError, Rejected
 from perdure.ports import Clock, Randomness
-from perdure.records.sessions import Owner, SessionInfo
+from perdure.records.sessions import Created, Owner, SessionInfo
 from perdure.storage.admission import check_limit, check_name, refuse
+from perdure.storage.creations import check_creation, gone, unknown_id
 from perdure.storage.locks import FileLock
 from perdure.storage.sqlite.connect import FORMAT, translating
 from perdure.storage.sqlite.handle import SqliteStorage
@@ -42,6 +43,23 @@ INSERT_OPENING: Final = "INSERT INTO opening (session, epoch, pid, host, opened)
 FOLD_OPENINGS: Final = "DELETE FROM opening WHERE session=? AND epoch<=?"
 TABLES: Final = ("journal", "opening", "working_value", "working_element", *INDEX_TABLES)
 """Every table whose rows belong to one session."""
+
+
+CREATION_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS creation "
+    "(request TEXT PRIMARY KEY, sid TEXT NOT NULL, name TEXT NOT NULL) WITHOUT ROWID"
+)
+"""Which request made which session; made with the first request id, so that a file without one
+is what it always was."""
+
+EARLIER: Final = "SELECT sid, name FROM creation WHERE request=?"
+INSERT_CREATION: Final = "INSERT INTO creation (request, sid, name) VALUES (?,?,?)"
+
+
+def _earlier(conn: sqlite3.Connection, request_id: str) -> tuple[str, str] | None:
+    """Answer id and first name of the session that a request made."""
+    conn.execute(CREATION_TABLE)
+    return conn.execute(EARLIER, (request_id,)).fetchone()
 
 
 def info_of(row: tuple[object, ...]) -> tuple[int, SessionInfo]:
@@ -254,6 +272,45 @@ class SqliteSessions:
             if error.code == "not_found":
                 return []
             raise
+
+    async def find(self, session_id: str) -> SessionInfo:
+        """Answer a session by its permanent id."""
+
+        def work(conn: sqlite3.Connection) -> SessionInfo:
+            row = conn.execute(f"{FACTS} WHERE sid=?", (session_id,)).fetchone()
+            if row is None:
+                raise unknown_id(session_id)
+            return alive(info_of(row)[1])
+
+        return await self._reading().call(work)
+
+    async def create(self, name: str, *, request_id: str | None = None) -> Created:
+        """Make an empty session, once for each request id, in one synced transaction."""
+        self._check_open()
+        check_name(name)
+        writer = self._writing()
+        now, sid = self._clock.now_ms(), self._randomness.token(SESSION_ID_BYTES)
+
+        def make(conn: sqlite3.Connection) -> Created:
+            earlier = None if request_id is None else _earlier(conn, request_id)
+            if earlier is not None:
+                check_creation(name, earlier[1])
+                row = conn.execute(f"{FACTS} WHERE sid=?", (earlier[0],)).fetchone()
+                if row is None:
+                    raise gone(name)
+                return Created(info=alive(info_of(row)[1]), is_new=False)
+            if conn.execute("SELECT 1 FROM session WHERE name=?", (name,)).fetchone():
+                refuse(f"there is a session named {name!r} already", name=name)
+            conn.execute(CREATE, (sid, name, now))
+            if request_id is not None:
+                conn.execute(INSERT_CREATION, (request_id, sid, name))
+            return Created(info=find(conn, name)[1], is_new=True)
+
+        def work(conn: sqlite3.Connection) -> Created:
+            with translating("creating", self._path):
+                return writer.transaction(conn, lambda: make(conn), sync=True)
+
+        return await writer.call(work)
 
     async def _alone(
         self, name: str, change: Callable[[sqlite3.Connection, int], None], *, remove: bool

@@ -130,6 +130,37 @@ async def a_reader_works_beside_the_writer(lab: Lab) -> None:
     assert [one.epoch for one in await lab.storage.openings(limit=9)] == [1]
 
 
+async def a_session_is_found_by_its_id(lab: Lab) -> None:
+    """SN-02, WB-07: addresses hold ids, and an id outlives the name it was made with."""
+    session_id = lab.storage.info.id
+    assert (await lab.sessions.find(session_id)).name == SESSION_NAME
+    await lab.sessions.rename(SESSION_NAME, "renamed")
+    assert (await lab.sessions.find(session_id)).name == "renamed"
+    for absent in ("renamed", "0" * 31, "f" * 32, ""):
+        await fails(lab.sessions.find(absent), Rejected, "not_found")
+
+
+async def a_request_makes_one_session(lab: Lab) -> None:
+    """WB-08, WB-12: a repeat answers the first one; another name, or a deletion, is said."""
+    made = await lab.sessions.create("made", request_id="r1")
+    assert made.is_new
+    assert (made.info.last_seq, made.info.owner) == (0, None)
+    await lab.sessions.rename("made", "renamed")
+    await lab.reopen()
+    again = await lab.sessions.create("made", request_id="r1")
+    assert not again.is_new
+    assert (again.info.id, again.info.name) == (made.info.id, "renamed")
+    await fails(lab.sessions.create("other", request_id="r1"), Rejected, "request_conflict")
+    for taken in ("renamed", SESSION_NAME, "", "a\x00"):
+        await fails(lab.sessions.create(taken, request_id="r2"), Rejected, "invariant")
+    second = await lab.sessions.create("made", request_id="r2")
+    assert second.info.id != made.info.id
+    assert (await lab.sessions.create("unkeyed")).is_new
+    await lab.sessions.delete("renamed")
+    await fails(lab.sessions.create("made", request_id="r1"), Rejected, "deleted")
+    assert set(await infos(lab.sessions)) == {SESSION_NAME, "made", "unkeyed"}
+
+
 async def openings_are_kept(lab: Lab) -> None:
     """SN-14: one an epoch, newest first, with times; opening and closing use no seq."""
     await lab.root()
