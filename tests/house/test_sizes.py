@@ -25,6 +25,9 @@ ROOM_FILES_MAX = 12
 PUBLIC_METHODS_MAX = 20
 BANNED_WORDS = {"manager", "helper", "helpers", "util", "utils", "misc", "common"}
 
+MODULE_LINES_RAISED = {
+    "ports.py": 520,  # every seam to the outside stands in one file
+}
 PUBLIC_METHODS_RAISED = {
     "Harness": 24,  # the methods of OP-31, and how a session is opened, watched and closed
     "Line": 21,  # every one is a verb of the one writer
@@ -45,7 +48,7 @@ ROOM_FILES_RAISED = {
 @pytest.mark.parametrize("module", modules(), ids=module_id)
 def test_module_fits(module: Module) -> None:
     lines = module.text.count("\n")
-    assert lines <= MODULE_LINES_MAX
+    assert lines <= MODULE_LINES_RAISED.get(module.name, MODULE_LINES_MAX)
     assert not BANNED_WORDS & set(module.path.stem.split("_"))
 
 

@@ -14,7 +14,6 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from perdure.errors import Rejected
 from perdure.web.entrance import Entrance
 
 HEAD_S: Final = 10.0
@@ -29,11 +28,11 @@ END_S: Final = 30
 """How long started requests are waited for at the end."""
 
 
-class PortTaken(Rejected):
-    """Say that an address cannot be listened on, and why."""
+class PortTaken(Exception):
+    """An address that cannot be listened on, and why."""
 
     def __init__(self, host: str, port: int, why: str) -> None:
-        super().__init__("invariant", f"port {port} of {host} cannot be listened on: {why}")
+        super().__init__(f"port {port} of {host} cannot be listened on: {why}")
 
 
 def listen(host: str, port: int) -> socket.socket:

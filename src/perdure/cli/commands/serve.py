@@ -20,7 +20,8 @@ from perdure.cli.stopping import GRACE_S, Stop
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.work import Ready, Work, check_extra, prepare, working
 from perdure.errors import Rejected
-from perdure.opening import OpenSession, open_store, remove_launches, system_ports
+from perdure.hosts.folders import remove_launches
+from perdure.opening import OpenSession, open_store, system_ports
 from perdure.ports import Sessions, Threads
 from perdure.records.entries import ModelId
 from perdure.records.sessions import SessionInfo
@@ -90,7 +91,7 @@ def command(
         try:
             listener = listen(host, port)
         except PortTaken as error:
-            raise UsageProblem(error.message, "choose another --port, or --port 0") from None
+            raise UsageProblem(str(error), "choose another --port, or --port 0") from None
         bound: int = listener.getsockname()[1]
         ports = system_ports()
         sessions = await ports.threads.run("open", partial(open_store, ready.url, ports))
