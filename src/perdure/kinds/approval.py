@@ -138,7 +138,9 @@ async def decide(
     tx.settle(task, status, decision=decision)
     tx.retire_scope(task_scope(task.id))
     if state.budget is not UNSET:
-        await decide_budget(tx, services, task.id, state.budget, decision)
+        for other in await decide_budget(tx, services, task.id, state.budget, decision):
+            tx.settle(other, status, decision=decision)
+            tx.retire_scope(task_scope(other.id))
     if state.tool is not UNSET:
         await _answer_call(tx, services, state.tool, decision)
     return _outcome(status, applied=True, decision=decision)

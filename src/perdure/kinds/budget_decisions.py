@@ -14,6 +14,7 @@ from perdure.records.approvals import Decision
 from perdure.records.budgets import Budget, Reached, raised
 from perdure.records.codec import decode_json
 from perdure.records.seqs import Seq
+from perdure.records.tasks import Task
 
 
 async def decide_budget(
@@ -22,25 +23,39 @@ async def decide_budget(
     approval_id: Seq,
     asked: Mapping[str, Any],
     decision: Decision,
-) -> None:
+) -> list[Task]:
     """Raise the budget that a question is about, or let it fail from now on.
 
     An input's budget is stored and replaced here; a session's holds for this process and changes
-    when the decision is committed.
+    when the decision is committed. Answers the other questions that this one settles: each tree
+    asks about a session's budget by itself, and one decision is for all of them.
 
     Raises:
         Rejected: `invariant`, for a grant that raises nothing, or not far enough.
     """
     reached = msgspec.convert(asked, Reached)
     if reached.input_id is None:
-        budget = services.ledger.budget
-        if budget is not None:
-            services.ledger.settle_with(approval_id, _decided(budget, reached, decision))
-        return
+        return _decide_session(services, approval_id, reached, decision)
     record = await read_record(tx, reached.input_id)
     if isinstance(record.budget, Budget):
         budget = _decided(record.budget, reached, decision)
         tx.set_value(input_record(reached.input_id), msgspec.structs.replace(record, budget=budget))
+    return []
+
+
+def _decide_session(
+    services: Services, approval_id: Seq, reached: Reached, decision: Decision
+) -> list[Task]:
+    ledger = services.ledger
+    others = [
+        task
+        for task in ledger.questions(None)
+        if task.id != approval_id and task.status == "waiting"
+    ]
+    if ledger.budget is not None:
+        budget = _decided(ledger.budget, reached, decision)
+        ledger.settle_with([approval_id, *(task.id for task in others)], budget)
+    return others
 
 
 def _decided(budget: Budget, reached: Reached, decision: Decision) -> Budget:

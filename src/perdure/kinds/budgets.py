@@ -199,7 +199,7 @@ async def afford(
         return found
     if found.input_id is None and await _is_denied(tx, services, task):
         return found
-    approval = services.ledger.question(found.input_id)
+    approval = services.ledger.question(found.input_id, task.conv_id)
     if approval is None:
         approval = hold_for(
             tx,

@@ -10,6 +10,7 @@ stores the milliseconds that no earlier one of its chain has stored, so stored t
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any, Final
 
 from msgspec import UNSET, Struct
@@ -90,19 +91,39 @@ class Ledger:
 
     # Decisions about the session's budget.
 
-    def question(self, input_id: Seq | None) -> Seq | None:
-        """Answer the approval that already asks about a budget, None when none does (BG-06)."""
+    def questions(self, input_id: Seq | None) -> list[Task]:
+        """Answer the live approvals that ask about a budget: one in each tree (BG-06, VD-06)."""
         assert self._line is not None
-        for task in self._line.residency.live_tasks():
-            if task.kind == "approval" and task.abort_requested is UNSET:
-                asked = decode(task.state_json, ApprovalState).budget
-                if asked is not UNSET and asked.get("input") == input_id:
-                    return task.id
-        return None
+        return [
+            task
+            for task in self._line.residency.live_tasks()
+            if task.kind == "approval"
+            and task.abort_requested is UNSET
+            and (asked := decode(task.state_json, ApprovalState).budget) is not UNSET
+            and asked.get("input") == input_id
+        ]
 
-    def settle_with(self, approval_id: Seq, budget: Budget) -> None:
-        """Change the session's budget when the decision on an approval is committed."""
-        self._decided = {approval_id: budget}
+    def question(self, input_id: Seq | None, conv_id: Seq) -> Seq | None:
+        """Answer the approval that already asks about a budget in a conversation's tree."""
+        root = self._root(conv_id)
+        same = (task.id for task in self.questions(input_id) if self._root(task.conv_id) == root)
+        return next(same, None)
+
+    def _root(self, conv_id: Seq) -> Seq:
+        """Answer the conversation at the top of an ownership tree; all of a live one is held."""
+        assert self._line is not None
+        held = self._line.residency
+        while True:
+            state = held.conversation(conv_id)
+            owner = UNSET if state is None else state.owner
+            task = None if owner is UNSET else held.task(owner)
+            if task is None:
+                return conv_id
+            conv_id = task.conv_id
+
+    def settle_with(self, approval_ids: Iterable[Seq], budget: Budget) -> None:
+        """Change the session's budget when the decision on these approvals is committed."""
+        self._decided = dict.fromkeys(approval_ids, budget)
 
     def _decide(self, task: Task) -> None:
         budget = self._decided.pop(task.id, None)

@@ -20,15 +20,16 @@ from perdure.providers.script import Reply, call, say
 from perdure.providers.scripted import ScriptedModels
 from perdure.records.addresses import Address, input_record
 from perdure.records.approvals import ApprovalView
-from perdure.records.budgets import NOTHING_SPENT, Budget, Spent
+from perdure.records.budgets import FIELDS, NOTHING_SPENT, Budget, Spent
 from perdure.records.codec import decode, decode_json
 from perdure.records.inputs import InputRecord
 from perdure.records.messages import Cost, Usage
 from perdure.records.models import ModelInfo, TokenPrice
 from perdure.records.seqs import Seq
+from perdure.records.usage import NO_USAGE
 from perdure.testing.strict_wire import StrictWire
 from tests.engine import CAN, Engine, Gate, Probe
-from tests.unit.drive.chores import new_conversation
+from tests.unit.drive.chores import Chores, new_conversation, plan
 from tests.unit.kinds.turns import failing, generations, outcomes
 
 PRICE = Cost(amount="0.01", currency="USD", prices="test")
@@ -220,39 +221,67 @@ async def test_a_tool_starts_only_below_every_limit(engine: Engine) -> None:
 )
 async def test_of_three_that_race_for_two_units_two_start(engine: Engine, budget: Budget) -> None:
     gate = Gate()
-    replies = [say("done", usage=used(), gates={0: gate}) for _ in range(3)]
+    replies = [say("done", usage=used(), gates={0: gate}) for _ in range(4)]
     models = priced(engine, replies)
-    root = await engine.root(models, budget=budget)
-    racing = [root]
-    for _ in range(2):
+    racing = [await engine.root(models, budget=budget)]
+    for _ in range(3):
         other = await engine.harness.conversation(await new_conversation(engine))
         assert other is not None
         racing.append(other)
     accepted = [await conversation.accept("x") for conversation in racing]
     driving = engine.begin(engine.harness.drive())
-    while not await questions(engine):
-        await gate.reached.wait()
+    await gate.reached.wait()
+    while len(await questions(engine)) < 2:
         await engine.clock.sleep(0)
     assert len(models.requests) == 2
     gate.open()
     driven = await driving
     assert driven.outcome is DriveOutcome.SUSPENDED
     assert len(models.requests) == 2
-    (asked,) = await questions(engine)
-    assert "the session" in asked.prompt
-    (waits,) = [
+    asked = await questions(engine)
+    assert ["the session" in one.prompt for one in asked] == [True, True]
+    waiting = [
         conversation
         for conversation, one in zip(racing, accepted, strict=True)
         if not (await conversation.result(one.input_id)).final
     ]
-    alone = await waits.drive()
-    assert [(wait.kind, wait.task) for wait in alone.waiting_for] == [("decision", asked.id)]
-    await grant(
-        engine,
-        **{"cost": "9"} if budget.cost else {"tokens": 9_999} if budget.tokens else {"turns": 9},
-    )
-    assert (await waits.drive()).outcome is DriveOutcome.IDLE
-    assert len(models.requests) == 3
+    for conversation, one in zip(waiting, asked, strict=True):
+        alone = await conversation.drive()
+        assert [(wait.kind, wait.task) for wait in alone.waiting_for] == [("decision", one.id)]
+    limits = {name: getattr(budget, name) for name in FIELDS if getattr(budget, name)}
+    (name,) = limits
+    more = {name: "9" if name == "cost" else 99_999}
+    await engine.harness.decide_approval(asked[0].id, "grant", details={"raise": more})
+    assert not await questions(engine), "one decision is for all that ask about this budget"
+    for conversation in waiting:
+        assert (await conversation.drive()).outcome is DriveOutcome.IDLE
+    assert len(models.requests) == 4
+
+
+@pytest.mark.spec("BG-02", "BG-05")
+async def test_a_session_capped_at_the_price_of_two_makes_no_third(engine: Engine) -> None:
+    models = priced(engine, [say("ok", usage=used())] * 4)
+    root = await engine.root(models, budget=Budget(cost="0.02", on_limit="fail"))
+    states = [(await root.prompt("x")).state for _ in range(4)]
+    assert states == ["answered", "answered", "failed", "failed"]
+    assert len(models.requests) == 2
+
+
+@pytest.mark.spec("AQ-04", "BG-06")
+async def test_a_reached_budget_is_asked_about_before_the_call_is(engine: Engine) -> None:
+    tool = Probe("t", approval="ask")
+    root = await engine.root(priced(engine, looping(1)), tools=[tool])
+    await root.accept("go", budget=Budget(turns=1))
+    await root.drive()
+    (asked,) = await questions(engine)
+    assert asked.budget is not None
+    await grant(engine, turns=9)
+    await root.drive()
+    (asked,) = await questions(engine)
+    assert (asked.tool, asked.budget) == ("t", None)
+    await engine.harness.decide_approval(asked.id, "grant")
+    assert (await root.drive()).outcome is DriveOutcome.IDLE
+    assert len(tool.runs) == 1
 
 
 @pytest.mark.spec("BG-05")
@@ -414,7 +443,10 @@ async def test_time_that_suspends_cuts_nothing_and_counts_on(engine: Engine) -> 
     await root.accept("go", budget=Budget(seconds=5))
     driving = engine.begin(root.drive())
     await engine.clock.until_asleep()
-    engine.clock.advance(60_000)
+    for ms in (5_000, 55_000):
+        engine.clock.advance(ms)
+        for _ in range(20):
+            await engine.clock.sleep(0)
     assert (await driving).outcome is DriveOutcome.SUSPENDED
     assert await outcomes(root) == ["finished"]
     (asked,) = await questions(engine)
@@ -597,3 +629,31 @@ async def test_spent_stands_beside_each_limit_from_storage_alone(engine: Engine)
         ("cost", "0.02", "0.02"),
         ("turns", "2", "9"),
     ]
+
+
+@pytest.mark.spec("BG-11")
+async def test_totals_with_children_are_the_sum_of_all_descendants(engine: Engine) -> None:
+    models = ScriptedModels(lambda _: say("ok", usage=used()), clock=engine.clock, can=PRICED)
+    root = await engine.root(models, kinds=[Chores()])
+    tree, owner = [root], root.id
+    for _ in range(3):
+        (task_id,) = await plan(engine, "owner", conv_id=owner, status="waiting")
+
+        async def own(tx: Command, task_id: Seq = task_id) -> None:
+            tx.patch(await tx.task(task_id), owns=tx.insert_conversation(owner=task_id))
+
+        await engine.line.submit(own)
+        task = await engine.line.task(task_id)
+        assert task is not None
+        child = await engine.harness.conversation(Seq(int(task.owns or 0)))
+        assert child is not None
+        tree.append(child)
+        owner = child.id
+    for conversation in tree:
+        assert (await conversation.prompt("x")).final
+    total = NO_USAGE
+    for conversation in reversed(tree):
+        totals = await engine.harness.usage_totals(conversation.id)
+        total += totals.own
+        assert totals.with_children == total
+    assert total.turns == 4
