@@ -7,7 +7,7 @@ it. It reads task metadata only, never a payload (SC-16).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from typing import Literal, TypeAlias
 
@@ -227,26 +227,9 @@ class Scheduler:
         if conv_id is None:
             return held.live_tasks()
         tree = tree_of(conv_id, held)
-        tasks = held.live_tasks(conv_id)
-        if len(tree) > 1:
-            tasks = tuple(
-                sorted((task for one in tree for task in held.live_tasks(one)), key=_by_id)
-            )
-        outside = self._waited_for(tasks, tree)
-        return tuple(sorted((*tasks, *outside), key=_by_id)) if outside else tasks
-
-    def _waited_for(self, tasks: _Scope, tree: Sequence[Seq]) -> list[Task]:
-        """Answer what the tasks of a tree wait for beyond it, such as a budget of the session."""
-        held = self._line.residency
-        found = {
-            target: other
-            for task in tasks
-            for target in task.after
-            if (other := held.task(target)) is not None
-            and other.conv_id not in tree
-            and held.is_live(other)
-        }
-        return list(found.values())
+        if len(tree) == 1:
+            return held.live_tasks(conv_id)
+        return tuple(sorted((task for one in tree for task in held.live_tasks(one)), key=_by_id))
 
     def _sweep(self, scopes: Mapping[Seq | None, _Scope]) -> None:
         held = self._line.residency
