@@ -25,6 +25,7 @@ COMMANDS: Final = MappingProxyType(
         "resume": "Go on with what is live in a session; accept nothing new.",
         "inspect": "Show what is live in a session and what it waits for; write nothing.",
         "approve": "List the calls that wait for a decision, and decide one.",
+        "budget": "Raise the budget that work waits for.",
         "deny": "Refuse one call that waits for a decision.",
         "steer": "Say something to the running exchange of a session.",
         "follow-up": "Queue a text for after the next answer of a session.",

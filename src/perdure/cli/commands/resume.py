@@ -1,5 +1,8 @@
 """`perdure resume`: go on with what is live in a session, and accept nothing (CM-21)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 import perdure
@@ -8,6 +11,7 @@ from perdure.cli.driving.drive import drive
 from perdure.cli.driving.plan import Plan
 from perdure.cli.endings import Ending
 from perdure.cli.last import known_sessions, last_of_folder
+from perdure.cli.limiting import limiting
 from perdure.cli.reading import reading
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.terminal import stdin_is_terminal
@@ -26,8 +30,9 @@ OFFERED: int = 20
 )
 @surfaced("store", "session", "conversation", "timeout", "config", "json_events")
 @working
+@limiting("Raise what is waited for.")
 @click.option("--poll", is_flag=True, help="Ask for deferred answers once.")
-def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
+def command(surface: Surface, work: Work, *, poll: bool, limits: Mapping[str, Any]) -> Ending:
     """Find the session, drive."""
     flags = surface.flags
 
@@ -48,6 +53,7 @@ def command(surface: Surface, work: Work, *, poll: bool) -> Ending:
             asks=not work.no_ask,
             conversation=flags.conversation,
             poll=poll,
+            raises=limits,
         )
         return await drive(surface, plan)
 

@@ -1,7 +1,9 @@
 """`perdure run`: answer a prompt in a durable session (CM-18, CM-19)."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,6 +13,7 @@ from perdure.cli.driving.drive import drive
 from perdure.cli.driving.plan import Plan
 from perdure.cli.endings import Ending, UsageProblem
 from perdure.cli.last import last_of_folder
+from perdure.cli.limiting import budget_of, limiting
 from perdure.cli.places import check_writable
 from perdure.cli.prompt import read_prompt
 from perdure.cli.surface import Surface, surfaced
@@ -35,6 +38,7 @@ NEW_PREFIX = "run-"
 @click.option("--no-session", is_flag=True, help="Keep nothing: the session is in memory.")
 @click.option("--steer", is_flag=True, help="Give TEXT to the exchange that runs.")
 @click.option("--next", "next_run", is_flag=True, help="Keep TEXT for the next run; start none.")
+@limiting("For this prompt and all that follows from it.")
 @click.option(
     "--request-id",
     metavar="KEY",
@@ -56,6 +60,7 @@ def command(
     no_session: bool,
     steer: bool,
     next_run: bool,
+    limits: Mapping[str, Any],
     request_id: str | None,
     output: Path | None,
 ) -> Ending:
@@ -66,6 +71,9 @@ def command(
     if steer and next_run:
         raise UsageProblem("--steer and --next exclude each other")
     mode: InputMode = "steer" if steer else "nextRun" if next_run else "prompt"
+    if limits and mode != "prompt":
+        raise UsageProblem("a budget comes with a prompt of its own, not with --steer or --next")
+    budget = budget_of(limits)
     if output is not None:
         check_writable(output, "--output")
     prompt = read_prompt(text)
@@ -89,6 +97,7 @@ def command(
             mode=mode,
             text=prompt,
             request_id=request_id,
+            budget=budget,
             conversation=flags.conversation,
             folder=os.getcwd(),  # noqa: PTH109 - text that is stored
             output=output,

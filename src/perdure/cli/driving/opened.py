@@ -23,6 +23,7 @@ from perdure.cli.events import AcceptedEvent, SignalEvent
 from perdure.cli.forwarding.here import conversation_of, give
 from perdure.cli.last import FOLDER
 from perdure.cli.places import write_whole
+from perdure.cli.spending import limits_words
 from perdure.cli.stopping import GRACE_S, Stop
 from perdure.cli.surface import Surface
 from perdure.cli.work import by_of
@@ -31,6 +32,7 @@ from perdure.errors import Faulted, Rejected, StorageDamaged
 from perdure.harness.approvals import list_approvals
 from perdure.harness.conversation import Conversation
 from perdure.harness.harness import Harness
+from perdure.harness.spending import budget_spent, open_budgets, raise_budgets
 from perdure.opening import system_ports
 from perdure.records.approvals import ApprovalView
 from perdure.records.inputs import Accepted, InputResult
@@ -87,6 +89,8 @@ class _Drive:
         await self._say_what_is_live(conversation)
         harness.on_preview(self._display.on_preview)
         harness.on_commit(self._display.on_commit)
+        if plan.raises:
+            await raise_budgets(harness, plan.raises, by=by_of("cli"))
         accepted = await self._accept(conversation)
         async with self._asking() as asker:
             driven = await unless_told(self._stop, self._driven(conversation, asker))
@@ -94,6 +98,8 @@ class _Drive:
             return await self._stopped()
         assert driven is not None
         stands = await self._stands(driven)
+        if self._has_budget(stands):
+            await self._say_budgets()
         if accepted is None:
             return await self._resumed(stands, conversation)
         ending = self._ended(await conversation.result(accepted.input_id), stands)
@@ -150,6 +156,26 @@ class _Drive:
         say_what_waits(self._terminal, stands)
         return stands
 
+    def _has_budget(self, stands: Stands) -> bool:
+        """Say whether a budget is given, raised, waited for, or was that of an ended input."""
+        if self._plan.budget is not None or self._plan.raises or stands.only_budgets:
+            return True
+        return any(one.record.budget is not UNSET for one in self._display.ended)
+
+    async def _say_budgets(self) -> None:
+        """Say what is spent against each limit, for what ended and for what waits (BG-11)."""
+        storage = await self._plan.opening.reader()
+        try:
+            found = {one.input_id: one for one in await open_budgets(storage)}
+            for ended in self._display.ended:
+                one = await budget_spent(storage, ended.input_id)
+                if one is not None:
+                    found[one.input_id] = one
+        finally:
+            await storage.close()
+        for one in found.values():
+            self._terminal.say(f"[budget {one.input_id}] {limits_words(one)}", "dim")
+
     async def _say_what_is_live(self, conversation: Conversation) -> None:
         """Say what an earlier process left: what was interrupted, what waits (CM-21)."""
         found = self._harness.inspect()
@@ -176,7 +202,7 @@ class _Drive:
         plan = self._plan
         if plan.text is None:
             return None
-        accepted = await give(conversation, plan.mode, plan.text, plan.request_id)
+        accepted = await give(conversation, plan.mode, plan.text, plan.request_id, plan.budget)
         self._input_id = accepted.input_id
         if self._surface.flags.machine == "events":
             self._terminal.document(

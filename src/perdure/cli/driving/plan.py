@@ -12,6 +12,7 @@ from perdure.cli.continuing import resume_line, run_line
 from perdure.cli.endings import Outcome
 from perdure.cli.stopping import Stop
 from perdure.opening import OpenSession
+from perdure.records.budgets import Budget
 from perdure.records.inputs import InputMode, InputState
 
 T = TypeVar("T")
@@ -36,6 +37,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     `url` is the store's, `mode` how the text is given; with `asks` a person may be asked.
 
+    `budget` comes with the text; `raises` are new limits for the budgets that are waited for.
+
     `continuing` are the flags of the line that goes on with what is live, `again` those of the
     line that gives a prompt, `places` those of a line that decides something.
     """
@@ -56,6 +59,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     says_name: bool = False
     mode: InputMode = "prompt"
     asks: bool = True
+    budget: Budget | None = None
+    raises: Mapping[str, Any] = MappingProxyType({})
 
 
 def line_before_opening(plan: Plan) -> str | None:

@@ -7,6 +7,7 @@ from perdure.harness.cancellation import AbortReport
 from perdure.harness.conversation import Conversation
 from perdure.harness.harness import Harness
 from perdure.records.approvals import ApprovalOutcome, Verdict
+from perdure.records.budgets import Budget
 from perdure.records.inputs import Accepted, InputMode
 from perdure.records.seqs import Seq
 
@@ -32,11 +33,16 @@ class Here:
         return await conversation_of(self.harness, conv_id)
 
     async def send(
-        self, conv_id: Seq | None, mode: InputMode, text: str, request_id: str | None
+        self,
+        conv_id: Seq | None,
+        mode: InputMode,
+        text: str,
+        request_id: str | None,
+        budget: Budget | None = None,
     ) -> Sent:
         """Accept or queue a text."""
         conversation = await self.conversation(conv_id)
-        accepted = await give(conversation, mode, text, request_id)
+        accepted = await give(conversation, mode, text, request_id, budget)
         return Sent(
             input_id=accepted.input_id,
             conversation=conversation.id,
@@ -73,9 +79,13 @@ async def conversation_of(harness: Harness, conv_id: Seq | None) -> Conversation
 
 
 async def give(
-    conversation: Conversation, mode: InputMode, text: str, request_id: str | None
+    conversation: Conversation,
+    mode: InputMode,
+    text: str,
+    request_id: str | None,
+    budget: Budget | None = None,
 ) -> Accepted:
-    """Accept a text, or queue it where the mode says."""
+    """Accept a text with its budget, or queue it where the mode says."""
     match mode:
         case "steer":
             return await conversation.steer(text, request_id=request_id)
@@ -84,4 +94,4 @@ async def give(
         case "nextRun":
             return await conversation.next_run(text, request_id=request_id)
         case _:
-            return await conversation.accept(text, request_id=request_id)
+            return await conversation.accept(text, request_id=request_id, budget=budget)

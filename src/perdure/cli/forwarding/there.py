@@ -13,6 +13,7 @@ from perdure.cli.main import load
 from perdure.drive.outcomes import DriveOutcome, DriveResult, Wait
 from perdure.harness.cancellation import AbortReport, Drained
 from perdure.records.approvals import ApprovalOutcome, Verdict
+from perdure.records.budgets import Budget
 from perdure.records.inputs import InputMode
 from perdure.records.messages import UserMessage
 from perdure.records.seqs import Seq
@@ -60,10 +61,18 @@ class There:
         return None
 
     async def send(
-        self, conv_id: Seq | None, mode: InputMode, text: str, request_id: str | None
+        self,
+        conv_id: Seq | None,
+        mode: InputMode,
+        text: str,
+        request_id: str | None,
+        budget: Budget | None = None,
     ) -> Sent:
         """Have a text accepted or queued; the owner goes on with it."""
-        body = {"mode": MODES.get(mode, mode), "content": text, "request_id": request_id}
+        body: dict[str, Any] = {"mode": MODES.get(mode, mode), "content": text}
+        body |= {"request_id": request_id}
+        if budget is not None:
+            body |= {"budget": msgspec.to_builtins(budget)}
         answer = await self._post("/inputs", conv_id, body)
         return Sent(input_id=Seq(answer["inputId"]), conversation=Seq(answer["conversation"]))
 
