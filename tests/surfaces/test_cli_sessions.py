@@ -416,7 +416,7 @@ def test_completion_completes_in_a_real_shell_and_makes_no_file(desk: Desk) -> N
     desk.make("holiday")
     names = desk.shell(complete.format(words="inspect -s hol", at=3))
     assert (names.out.strip(), names.err) == ("holiday", "")
-    assert desk.shell(complete.format(words="se", at=1)).out.strip() == "sessions"
+    assert desk.shell(complete.format(words="ses", at=1)).out.strip() == "sessions"
     assert "always" in desk.shell(complete.format(words="run --color ''", at=3)).out
 
 
