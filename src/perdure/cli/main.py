@@ -30,6 +30,7 @@ COMMANDS: Final = MappingProxyType(
         "steer": "Say something to the running exchange of a session.",
         "follow-up": "Queue a text for after the next answer of a session.",
         "abort": "Cancel what runs in a session, and withdraw what is queued.",
+        "watch": "Show what happens in a session while another process drives it.",
         "context": "Print the exact next request of a session, with tokens by source.",
         "sessions": "List, show, rename and delete sessions.",
         "serve": "Serve sessions over HTTP, with the inspector page.",

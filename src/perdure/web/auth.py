@@ -38,7 +38,8 @@ class Doors(Struct, frozen=True, kw_only=True):
 
     `tokens` holds the subject of each token; `hosts` the accepted `Host` headers, None for a
     transport that has no names, such as a Unix socket; `origins` the foreign origins that may ask.
-    `cookie` is the name of the page's cookie, None where there is no page.
+    `cookie` is the name of the page's cookie, None where there is no page. `by` says what kind of
+    caller a subject is, in the record of a decision (AQ-06).
     """
 
     tokens: Mapping[str, str]
@@ -46,6 +47,7 @@ class Doors(Struct, frozen=True, kw_only=True):
     own_origins: frozenset[str] = frozenset()
     origins: frozenset[str] = frozenset()
     cookie: str | None = None
+    by: str = "http"
 
     def check_host(self, headers: Mapping[str, str]) -> None:
         """Refuse a name that is not ours: another site's name may lead here (WB-04)."""

@@ -55,7 +55,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Protocol(H11Protocol):
+class Protocol(H11Protocol):
     """The server's own protocol, with a limit on how slowly a head may arrive."""
 
     _head_timer: asyncio.TimerHandle | None = None
@@ -125,7 +125,7 @@ def config_of(app: Entrance) -> uvicorn.Config:
     """Answer the server's settings: no log, no name of its own, no second protocol."""
     return uvicorn.Config(
         app,
-        http=_Protocol,
+        http=Protocol,
         ws="none",
         lifespan="off",
         loop="asyncio",

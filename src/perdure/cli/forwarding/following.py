@@ -1,0 +1,131 @@
+"""Show a session that another process drives, from what its watch delivers (CM-26, WT-19)."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, cast
+
+import msgspec
+
+from perdure.cli.display import Display
+from perdure.cli.forwarding.there import SseEvent
+from perdure.line.line import Delivery, Preview
+from perdure.records.codec import decode, decode_json
+from perdure.records.entries import Entry
+from perdure.records.folding import new_task, patch_task
+from perdure.records.frames import FrameBatch
+from perdure.records.seqs import Seq
+from perdure.records.tasks import Task
+from perdure.records.watch import (
+    LAST_SIGNALS,
+    WatchBase,
+    WatchCommit,
+    WatchDelta,
+    WatchEvent,
+    read_event,
+)
+from perdure.records.writes import Commit, InsertEntry, InsertTask, PatchTask, SettleTask
+
+TEXT: Final = "Text"
+"""End of the name of a canonical text that the wire puts beside a value (WB-14)."""
+
+
+class Follower:
+    """Hands on what a watch delivers as a listener of an open session hears it."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._tasks: dict[Seq, Task] = {}
+        self.last_id = ""
+        """The id of the last event that has one: where a lost stream goes on."""
+        self.is_over = False
+        """Whether the stream has said its last word."""
+
+    def take(self, event: SseEvent) -> WatchEvent:
+        """Show one event of the stream; answers it, read."""
+        self.last_id = event.id or self.last_id
+        found = read_event(without_texts(event.data))
+        match found:
+            case WatchBase():
+                self.begin(found.tasks, found.entries)
+            case WatchCommit():
+                commit = Commit(
+                    first_seq=found.first_seq,
+                    last_seq=found.last_seq,
+                    time_ms=found.time_ms,
+                    writes=tuple(write.change for write in found.writes),
+                )
+                self.commit(commit)
+            case WatchDelta(kind="frame"):
+                batch = decode(found.payload_json, FrameBatch)
+                self._display.on_preview(
+                    Preview(task_id=found.task_id, kind="frame", payload=batch)
+                )
+            case _:
+                self.is_over = isinstance(found, LAST_SIGNALS)
+        return found
+
+    def begin(self, tasks: Iterable[Task], entries: Iterable[Entry]) -> None:
+        """Take note of what lives, and of the calls that were made before."""
+        self._tasks = {task.id: task for task in tasks}
+        for entry in entries:
+            if entry.kind == "assistant":
+                self._display.recall(entry)
+        for task in self._tasks.values():
+            if task.kind == "tool":
+                self._display.note_call(task)
+
+    def commit(self, commit: Commit) -> None:
+        """Show one main commit."""
+        entries = tuple(
+            _entry(write, commit.last_seq)
+            for write in commit.writes
+            if isinstance(write, InsertEntry)
+        )
+        self._display.on_commit(
+            Delivery(commit=commit, entries=entries, tasks=tuple(self._moved(commit)))
+        )
+
+    def _moved(self, commit: Commit) -> Iterator[Task]:
+        moved: dict[Seq, Task] = {}
+        for write in commit.writes:
+            if isinstance(write, InsertTask):
+                moved[write.seq] = self._tasks[write.seq] = new_task(write)
+            elif isinstance(write, PatchTask | SettleTask) and write.task_id in self._tasks:
+                task = patch_task(self._tasks[write.task_id], write)
+                moved[task.id] = self._tasks[task.id] = task
+                if isinstance(write, SettleTask):
+                    del self._tasks[task.id]
+        yield from moved.values()
+
+
+def _entry(write: InsertEntry, commit_end: Seq) -> Entry:
+    return Entry(
+        id=write.seq,
+        conv_id=write.conv_id,
+        kind=write.kind,
+        written_by=write.written_by,
+        call_index=write.call_index,
+        through=write.through,
+        key=write.key,
+        ref=write.ref,
+        meta_json=write.meta_json,
+        payload_json=write.payload_json,
+        commit_end=commit_end,
+    )
+
+
+def without_texts(data: bytes) -> bytes:
+    """Answer an event as it was stored, without the canonical texts beside its values."""
+    return msgspec.json.encode(_without(decode_json(msgspec.Raw(data))))
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without(item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, Any]", value)
+    return {
+        name: _without(item)
+        for name, item in fields.items()
+        if not (name.endswith(TEXT) and name.removesuffix(TEXT) in fields)
+    }

@@ -1,0 +1,67 @@
+"""The control address: the application of `perdure serve` over one open session (CM-16).
+
+Loaded by `opening` when somebody connects to the owner's socket for the first time.
+"""
+
+import asyncio
+import socket
+from typing import Final
+
+from uvicorn.server import ServerState
+
+from perdure.harness.harness import Harness
+from perdure.ports import Sessions, Threads
+from perdure.web.app import make_app
+from perdure.web.auth import Doors
+from perdure.web.house import House
+from perdure.web.serving import Protocol, config_of
+
+SUBJECT: Final = "control"
+"""Who the token of a control address belongs to: a program of the same user."""
+
+LAST_ANSWERS_S: Final = 1.0
+"""How long the end waits for answers that are being written."""
+
+
+class ControlServer:
+    """What answers on one control address."""
+
+    def __init__(self, server: asyncio.Server, state: ServerState, house: House) -> None:
+        self._server = server
+        self._state = state
+        self._house = house
+
+    async def close(self) -> None:
+        """Take no more connections, let streams end, and cut what is left after a moment."""
+        self._house.stop()
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        answers = list(self._state.tasks)
+        if answers:
+            await asyncio.wait(answers, timeout=LAST_ANSWERS_S)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        left = [task for task in answers if not task.done()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=LAST_ANSWERS_S)
+        await self._house.close(grace=0)
+
+
+async def answer(
+    harness: Harness, sessions: Sessions, threads: Threads, listener: socket.socket, token: str
+) -> ControlServer:
+    """Answer on a listening socket, for whoever knows the token; the session stays its owner's."""
+    house = House.of(harness, sessions)
+    app = make_app(house, Doors(tokens={token: SUBJECT}), threads, has_page=False)
+    config = config_of(app)
+    config.load()
+    state = ServerState()
+
+    def protocol() -> Protocol:
+        return Protocol(config=config, server_state=state, app_state={})
+
+    server = await asyncio.get_running_loop().create_unix_server(protocol, sock=listener)
+    return ControlServer(server, state, house)
