@@ -5,7 +5,10 @@ then perdure itself. Nothing has an effect before all of them agreed.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
@@ -21,6 +24,10 @@ from perdure.web.page import page_paths
 from perdure.web.refusals import Refusal
 from perdure.web.routes import OPEN_PATHS, ROUTES, Route
 from perdure.web.wire import render
+
+JSON: Final = "application/json"
+
+FRESH: Final[Mapping[str, str]] = MappingProxyType({"Cache-Control": "no-store"})
 
 
 def make_app(
@@ -95,7 +102,8 @@ class _Served:
         return _json(Reply(content={"status": "faulted", "sessions": faults}, status=503))
 
     async def _openapi(self, _: Request) -> Response:
-        return _json(Reply(content=document()))
+        # No answer but a description of answers: nothing in it stands for a value.
+        return Response(msgspec.json.encode(document()), headers=FRESH, media_type=JSON)
 
     async def _cookie(self, request: Request) -> Response:
         cookie = self._doors.cookie_of(request.headers)
@@ -108,10 +116,9 @@ class _Served:
 
 
 def _json(reply: Reply) -> Response:
-    headers = {"Cache-Control": "no-store", **reply.headers}
     return Response(
         render(reply.content),
         status_code=reply.status,
-        headers=headers,
-        media_type="application/json",
+        headers={**FRESH, **reply.headers},
+        media_type=JSON,
     )

@@ -70,8 +70,8 @@ def read_query(request: Request, kind: type[Struct]) -> Any:
 
 async def read_body(request: Request, kind: type[Struct] | None, threads: Threads) -> Any:
     """Read the body, strictly, or answer None where a route takes none."""
-    has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
-    length = request.headers.get("content-length", "0")
+    length = request.headers.get("content-length")
+    has_body = length is not None or "transfer-encoding" in request.headers
     if not has_body or length == "0":
         return None if kind is None else _converted({}, kind)
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -81,7 +81,7 @@ async def read_body(request: Request, kind: type[Struct] | None, threads: Thread
             f"the content type {media[:100]!r} is not read; send application/json",
             headers={"Connection": "close"},
         )
-    data = await _bytes_of(request, length)
+    data = await _bytes_of(request, length or "")
     if kind is None:
         raise Refusal("invariant", "this route takes no body")
     if len(data) <= PARSE_HERE_MAX:

@@ -71,6 +71,8 @@ class House:
         """
         self.sessions = sessions
         self.stopping = asyncio.Event()
+        self.streams = 0
+        """How many event streams are open."""
         self._opener = opener
         self._idle_s = idle_s
         self._removed = removed

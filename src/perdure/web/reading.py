@@ -36,6 +36,7 @@ from perdure.records.sessions import (
     TaskScan,
 )
 from perdure.records.tasks import Task
+from perdure.records.usage import UsageTotals
 from perdure.web.calls import LIMIT_DEFAULT, Call, Reply
 from perdure.web.sessions import Limit
 from perdure.web.wire import commit_record, plain
@@ -366,19 +367,27 @@ async def get_usage(call: Call) -> Reply:
             word = str(query.conversation)
             conv_id = (await conversation_of(at.storage, word, as_of=at.as_of)).id
         totals = await UsageReader(at.storage).totals(conv_id, as_of=at.as_of)
-        return _reply(at, usage=_camel(plain(totals)))
+        return _reply(at, usage=usage_record(totals))
 
 
 def _camel(fields: dict[str, Any]) -> dict[str, Any]:
-    """Name fields as the wire does; the keys of costs are currencies and stay."""
+    """Name the fields of one record as the wire does; what stands below them stays."""
     answer: dict[str, Any] = {}
     for name, item in fields.items():
         first, *rest = name.split("_")
-        below = cast("dict[str, Any]", item) if isinstance(item, dict) else None
-        if below is not None and name != "costs":
-            item = _camel(below)  # noqa: PLW2901 - the same field, named anew
         answer[first + "".join(word.title() for word in rest)] = item
     return answer
+
+
+def usage_record(totals: UsageTotals) -> dict[str, Any]:
+    """Answer totals as the wire names them; the keys of costs are currencies and stay."""
+    fields = _camel(plain(totals))
+    return {
+        name: _camel(cast("dict[str, Any]", item))
+        if isinstance(item, dict) and name != "costs"
+        else item
+        for name, item in fields.items()
+    }
 
 
 async def list_approvals(call: Call) -> Reply:

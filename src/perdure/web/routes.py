@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from perdure.web import acting, reading, sessions
+from perdure.web import acting, reading, sessions, stream
 from perdure.web.calls import Handler, NoQuery
 
 OPEN_PATHS: Final = frozenset({"/health"})
@@ -82,6 +82,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get(SESSION + "/usage", reading.get_usage, reading.UsageQuery),
     _get(SESSION + "/commits", reading.list_commits, reading.CommitsQuery),
     _get(SESSION + "/openings", reading.list_openings, reading.OpeningsQuery),
+    Route(
+        method="GET",
+        path=SESSION + "/events",
+        handler=stream.stream_events,
+        query=stream.EventsQuery,
+        is_stream=True,
+    ),
     _get(SESSION + "/inputs/{input}", reading.get_input, reading.WaitQuery),
     _post(SESSION + "/inputs", acting.post_input, acting.NewInput, statuses=(202,)),
     _post(SESSION + "/queue/{input}/cancel", acting.cancel_input, query=NoQuery),

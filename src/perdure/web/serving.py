@@ -61,10 +61,12 @@ class Protocol(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the head."""
         super().connection_made(transport)
         self._head_timer = self.loop.call_later(HEAD_S, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
+        """Take bytes, and stop waiting once a head is whole."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._in_time()
@@ -72,6 +74,7 @@ class Protocol(H11Protocol):
             self._head_timer = self.loop.call_later(HEAD_S, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
         self._in_time()
         super().connection_lost(exc)
 

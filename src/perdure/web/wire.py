@@ -37,10 +37,14 @@ _WORTH_A_LOOK: Final = re.compile(rb'"(?:args|details|value|checkpoint|note|rais
 
 def render(answer: object) -> bytes:
     """Encode an answer, with the texts beside what must stay exact."""
-    body = _ENCODE(answer)
+    return exact(_ENCODE(answer))
+
+
+def exact(body: bytes) -> bytes:
+    """Answer an encoded record with the texts beside what must stay exact."""
     if _WORTH_A_LOOK.search(body) is None:
         return body
-    return _ENCODE(with_texts(decode_json(body)))
+    return _ENCODE(with_texts(decode_json(msgspec.Raw(body))))
 
 
 def with_texts(value: Any) -> Any:
@@ -77,5 +81,5 @@ def commit_record(commit: Commit) -> dict[str, Any]:
         "firstSeq": commit.first_seq,
         "lastSeq": commit.last_seq,
         "timestamp": commit.time_ms,
-        "writes": [{"seq": write.pop("s"), "change": write} for write in writes],
+        "writes": [{"seq": write["s"], "change": write} for write in writes],
     }
