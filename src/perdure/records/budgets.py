@@ -18,6 +18,7 @@ from perdure.records.seqs import Seq
 
 BudgetField: TypeAlias = Literal["cost", "tokens", "turns", "seconds"]
 OnLimit: TypeAlias = Literal["suspend", "fail"]
+OnUnknown: TypeAlias = Literal["ignore", "stop"]
 
 FIELDS: Final[tuple[BudgetField, ...]] = ("cost", "tokens", "turns", "seconds")
 
@@ -50,7 +51,7 @@ class Budget(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, re
     turns: int | None = None
     seconds: int | None = None
     on_limit: OnLimit = "suspend"
-    unknown: Literal["ignore", "stop"] = "ignore"
+    unknown: OnUnknown = "ignore"
 
     def __post_init__(self) -> None:
         """Refuse what is no budget."""

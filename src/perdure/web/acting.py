@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from perdure.drive.outcomes import DriveResult
 from perdure.errors import Rejected
@@ -19,6 +19,7 @@ from perdure.harness.conversation import Conversation
 from perdure.harness.harness import Harness
 from perdure.records.addresses import ACTIVE_TOOLS, MODEL, THINKING, entry_label
 from perdure.records.approvals import Verdict
+from perdure.records.budgets import Budget, OnLimit, OnUnknown
 from perdure.records.conversations import QueueMode
 from perdure.records.inputs import Accepted
 from perdure.records.messages import InputContent, UserMessage
@@ -38,12 +39,25 @@ class ActQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     conversation: int | None = None
 
 
+class NewBudget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an input and all that follows from it may spend: at least one limit (BG-01)."""
+
+    cost: str | None = None
+    currency: str = "USD"
+    tokens: int | None = None
+    turns: int | None = None
+    seconds: int | None = None
+    on_limit: OnLimit = "suspend"
+    unknown: OnUnknown = "ignore"
+
+
 class NewInput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An input: a text, a user message, or a list of user messages."""
 
     content: Any
     mode: Mode = "accept"
     request_id: str | None = None
+    budget: NewBudget | None = None
     drive: bool = True
 
 
@@ -55,8 +69,9 @@ class Abort(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Flush(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Start a run of what is queued."""
+    """Start a run of what is queued, under a budget of its own when one is given."""
 
+    budget: NewBudget | None = None
     drive: bool = True
 
 
@@ -136,14 +151,24 @@ async def _in_conversation(call: Call) -> AsyncGenerator[tuple[Harness, Conversa
 async def post_input(call: Call) -> Reply:
     """Accept an input, or queue it."""
     body: NewInput = call.body
-    content = content_of(body.content)
+    content, budget = content_of(body.content), _budget_of(body.budget)
+    if budget is not None and body.mode != "accept":
+        raise Rejected("invariant", f"a budget comes with the mode 'accept', not {body.mode!r}")
     async with _in_conversation(call) as (_, conversation):
-        accept = getattr(conversation, VERBS[body.mode])
-        accepted: Accepted = await accept(content, request_id=body.request_id)
+        if body.mode == "accept":
+            accepted = await conversation.accept(content, request_id=body.request_id, budget=budget)
+        else:
+            accept = getattr(conversation, VERBS[body.mode])
+            accepted = cast("Accepted", await accept(content, request_id=body.request_id))
         if body.drive:
             await call.house.drive(call.session)
     answer = AcceptedInput(input_id=accepted.input_id, conversation=conversation.id, mode=body.mode)
     return Reply(content=answer, status=202)
+
+
+def _budget_of(given: NewBudget | None) -> Budget | None:
+    """Make the budget of a request; raises Rejected `invariant`, naming the field."""
+    return None if given is None else Budget(**structs.asdict(given))
 
 
 def content_of(given: Any) -> InputContent:
@@ -241,7 +266,7 @@ async def flush(call: Call) -> Reply:
     """Start a run of what a failed or stopped one left queued."""
     body: Flush = call.body
     async with _in_conversation(call) as (_, conversation):
-        inputs = await conversation.flush()
+        inputs = await conversation.flush(budget=_budget_of(body.budget))
         if body.drive:
             await call.house.drive(call.session)
     return Reply(content={"inputs": inputs})

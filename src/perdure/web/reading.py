@@ -20,6 +20,7 @@ from perdure.harness.overview import (
     stored_model,
 )
 from perdure.harness.results import stored_result
+from perdure.harness.spending import BudgetSpent, open_budgets
 from perdure.harness.usage import UsageReader
 from perdure.ports import Storage
 from perdure.records.addresses import SEALED_NAMESPACES, Address
@@ -359,7 +360,10 @@ def _check_open(namespace: str) -> None:
 
 
 async def get_usage(call: Call) -> Reply:
-    """Answer what the session, or one conversation, has used."""
+    """Answer what the session, or one conversation, has used, and what is spent of each budget.
+
+    Budgets are those of the inputs that live work owes an answer; a look back has none.
+    """
     query: UsageQuery = call.query
     async with _at(call, query.as_of) as at:
         conv_id = None
@@ -367,7 +371,16 @@ async def get_usage(call: Call) -> Reply:
             word = str(query.conversation)
             conv_id = (await conversation_of(at.storage, word, as_of=at.as_of)).id
         totals = await UsageReader(at.storage).totals(conv_id, as_of=at.as_of)
-        return _reply(at, usage=usage_record(totals))
+        budgets = await open_budgets(at.storage) if query.as_of is None else ()
+        return _reply(
+            at,
+            usage=usage_record(totals),
+            budgets=[_budget(one) for one in budgets],
+        )
+
+
+def _budget(one: BudgetSpent) -> dict[str, Any]:
+    return {"inputId": one.input_id, "currency": one.currency, "limits": plain(one.limits)}
 
 
 def _camel(fields: dict[str, Any]) -> dict[str, Any]:

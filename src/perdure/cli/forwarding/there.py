@@ -72,7 +72,7 @@ class There:
         body: dict[str, Any] = {"mode": MODES.get(mode, mode), "content": text}
         body |= {"request_id": request_id}
         if budget is not None:
-            body |= {"budget": msgspec.to_builtins(budget)}
+            body |= {"budget": msgspec.structs.asdict(budget)}
         answer = await self._post("/inputs", conv_id, body)
         return Sent(input_id=Seq(answer["inputId"]), conversation=Seq(answer["conversation"]))
 
