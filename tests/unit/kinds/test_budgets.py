@@ -657,3 +657,49 @@ async def test_totals_with_children_are_the_sum_of_all_descendants(engine: Engin
         total += totals.own
         assert totals.with_children == total
     assert total.turns == 4
+
+
+@pytest.mark.spec("BG-06", "AP-08")
+async def test_an_abort_cancels_the_question_and_what_waits_for_it(engine: Engine) -> None:
+    tool = Probe("t")
+    models = StrictWire(priced(engine, [*looping(1, "t", "t")[:1], say("next", usage=used())]))
+    root = await engine.root(tools=[tool], models=models)
+    accepted = await root.accept("go", budget=Budget(turns=1))
+    await root.drive()
+    await root.abort()
+    assert (await root.drive()).outcome is DriveOutcome.IDLE
+    (ended,) = await list_approvals(engine.storage.inner, waiting_only=False)
+    assert ended.status == "cancelled"
+    assert (await root.result(accepted.input_id)).state == "aborted"
+    assert await outcomes(root) == ["notStarted", "notStarted"]
+    assert tool.runs == []
+    assert (await root.prompt("again")).text == "next"
+
+
+@pytest.mark.spec("BG-06", "BG-07")
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_denied_session_budget_ends_the_chain_that_asked(
+    engine: Engine, *, killed: bool
+) -> None:
+    tools = [Probe("t")]
+    budget = Budget(turns=1)
+    root = await engine.root(priced(engine, looping(3)), tools=tools, budget=budget)
+    accepted = await root.accept("go")
+    await root.drive()
+    (asked,) = await questions(engine)
+    await engine.harness.decide_approval(asked.id, "deny")
+    if killed:
+        await engine.kill()
+        root = await engine.root(priced(engine, looping(3)), tools=tools, budget=budget)
+    driven = await root.drive()
+    assert tools[0].runs == []
+    assert await outcomes(root) == ["notStarted"]
+    if killed:  # what a person refused is known of what waited; the next request asks anew
+        assert driven.outcome is DriveOutcome.SUSPENDED
+        (asked,) = await questions(engine)
+        await engine.harness.decide_approval(asked.id, "deny")
+        driven = await root.drive()
+    assert driven.outcome is DriveOutcome.IDLE
+    result = await root.result(accepted.input_id)
+    assert result.error is not None
+    assert result.error.code == "budget"

@@ -9,6 +9,7 @@ import pytest
 from perdure.errors import ToolFailed
 from perdure.ports import ProcessHost, ToolContext
 from perdure.providers.script import call, say
+from perdure.records.budgets import Budget
 from perdure.records.launches import Exited, LaunchRef, LaunchSpec, Lost, NeverRan, Running
 from tests.engine import Engine, Gate, Probe, task_moves
 from tests.unit.kinds.turns import (
@@ -221,6 +222,28 @@ async def test_the_time_limit_stops_the_group_and_the_call_is_finished(engine: E
     (entry,) = await results(root)
     assert (entry.meta.outcome, entry.meta.is_error) == ("finished", True)
     assert "timed_out True" in result_text(entry)
+
+
+@pytest.mark.spec("BG-09")
+@pytest.mark.parametrize(("seconds", "by_budget"), [(10, True), (600, False)])
+async def test_a_budgets_time_stops_the_group_within_a_second(
+    engine: Engine, seconds: int, *, by_budget: bool
+) -> None:
+    host = Hosted()
+    root = await engine.root([say(call("sh")), say("end")], tools=[SHELL], processes=host)
+    await root.accept("hi", budget=Budget(seconds=seconds, on_limit="fail"))
+    driving = engine.begin(root.drive())
+    await host.ends.reached.wait()
+    await engine.clock.until_asleep()
+    engine.clock.advance(10_000 if by_budget else 60_000)
+    await driving
+    assert ("stop 500" if by_budget else "stop 5000") in host.story
+    assert await outcomes(root) == ["finished"]
+    (entry,) = await results(root)
+    message = entry.payload["message"]
+    assert message["isError"]
+    assert ("the budget of input" in message["content"][0]["text"]) is by_budget
+    assert "timed_out True" in str(message["content"])
 
 
 @pytest.mark.spec("TL-33", "KT-18", "BB-21")
