@@ -110,9 +110,14 @@ async def raise_budgets(harness: Harness, limits: Mapping[str, Any], *, by: str)
         else:
             waiting.append(asked.sentence)
     if not granted:
-        why = "; ".join(waiting) or "no budget is waited for"
-        raise Rejected("nothing_to_do", f"{' and '.join(limits)} can raise nothing here: {why}")
+        raise nothing_raised(limits, waiting)
     return granted
+
+
+def nothing_raised(limits: Iterable[str], waiting: Sequence[str]) -> Rejected:
+    """Say that no question is about one of these limits; `waiting` are those there are."""
+    why = "; ".join(waiting) or "no budget is waited for"
+    return Rejected("nothing_to_do", f"{' and '.join(limits)} can raise nothing here: {why}")
 
 
 def _asked(task: Task) -> Reached | None:

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from perdure.cli.driving.opened import drive_here
 from perdure.cli.driving.plan import Plan, line_before_opening, unless_told
+from perdure.cli.driving.raising import raise_there
 from perdure.cli.endings import Ending, ending_of
 from perdure.cli.forwarding.here import Here
 from perdure.cli.forwarding.reach import reach
@@ -45,6 +46,8 @@ async def _drive(surface: Surface, plan: Plan, stop: Stop) -> Ending:
             return Ending(outcome=stop.outcome or "interrupt", resume=line_before_opening(plan))
         if isinstance(session, Here):
             return await drive_here(surface, plan, session.harness, stop)
+        if plan.raises:
+            plan = await raise_there(plan, session)
         forwarded = load("perdure.cli.driving.forwarded")
         if plan.request_id is None:
             # Given again, should the owner end, it is still one input.
