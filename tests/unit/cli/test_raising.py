@@ -1,6 +1,7 @@
 """A session that another process has open is raised through its owner (BG-12)."""
 
-from pathlib import Path
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -10,6 +11,7 @@ from perdure.cli.driving.raising import raise_there
 from perdure.cli.forwarding.there import There
 from perdure.errors import Rejected
 from perdure.harness.harness import Harness
+from perdure.ports import Storage
 from perdure.records.approvals import ApprovalOutcome, Verdict
 from perdure.records.seqs import Seq
 from perdure.testing.scripted_model import ScriptedModels, call, say
@@ -29,20 +31,19 @@ class Owned(There):
         return await self._harness.decide_approval(approval, verdict, details=details, by=by)
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:{tmp_path / 'store.db'}"
-
-
 @pytest.mark.spec("BG-12")
-def test_what_an_owner_waits_for_is_raised_once(url: str) -> None:
-    perdure.run(_story(url))
-
-
-async def _story(url: str) -> None:
+async def test_what_an_owner_waits_for_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tool = Probe("t")
     models = ScriptedModels([say(call("t")), say("end")])
-    opening = perdure.open(url, session="s", model="scripted:x", models=models, tools=[tool])
+    opening = perdure.open("memory:", session="s", model="scripted:x", models=models, tools=[tool])
+
+    @asynccontextmanager
+    async def reading(_: str, __: str) -> AsyncGenerator[Storage]:
+        storage = await opening.reader()
+        yield storage
+        await storage.close()
+
+    monkeypatch.setattr("perdure.cli.driving.raising.reading", reading)
     async with opening as harness:
         root = await harness.root()
         accepted = await root.accept("go", budget=perdure.Budget(turns=1))
@@ -50,7 +51,7 @@ async def _story(url: str) -> None:
 
         def plan(**limits: object) -> Plan:
             return Plan(
-                opening=opening, url=url, session="s", continuing=(), again=(), raises=limits
+                opening=opening, url="memory:", session="s", continuing=(), again=(), raises=limits
             )
 
         with pytest.raises(Rejected) as refused:
