@@ -7,7 +7,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import closing
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,7 +21,8 @@ from perdure.hosts.clock import SystemClock
 from perdure.hosts.randomness import SystemRandomness
 from perdure.providers.script import Reply, call, say
 from perdure.providers.scripted import ScriptedModels
-from perdure.records.messages import ToolResultMessage
+from perdure.records.images import image_part
+from perdure.records.messages import TextPart, ToolResultMessage, UserMessage
 from perdure.records.models import ModelRequest
 from perdure.storage.sqlite import SqliteSessions
 from perdure.testing.crash_rig.audit import Journal, end_faults
@@ -27,6 +30,7 @@ from perdure.testing.power_rig import FULL, IOERR_WRITE, PowerRig
 from perdure.testing.storage_lab import Batch
 from perdure.testing.strict_wire import StrictWire
 from perdure.toolkits.shell import shell_tools
+from tests.unit.records.test_images import png
 
 ROOT = Path(__file__).parents[2]
 
@@ -282,3 +286,57 @@ async def test_when_a_command_is_stopped_its_grandchildren_are(tmp_path: Path, h
         if how != "close":
             assert (await root.prompt("one more")).text == "fine"
         assert (tmp_path / "beat.txt").stat().st_size == size
+
+
+# BB-28: what is stored grows with the square of the number of turns. (Its forks: see DEFERRED.)
+
+ATTACHMENT_BYTES = 3 * 1024 * 1024
+
+
+@perdure.tool(replay="safe")
+async def five_kilobytes(turn: int) -> str:
+    """Answer 5 KB that no other turn answers."""
+    return f"{turn:06} " * 730
+
+
+def stored(folder: Path) -> tuple[int, int]:
+    """Count the bytes and the journal's rows of a closed store."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    with closing(sqlite3.connect(folder / "store.db")) as store:
+        (rows,) = store.execute("SELECT count(*) FROM journal").fetchone()
+    return size, rows
+
+
+@pytest.mark.parametrize(
+    "turns", [100, pytest.param(500, marks=[pytest.mark.deep, pytest.mark.timeout(300)])]
+)
+async def test_a_store_grows_in_a_straight_line(tmp_path: Path, turns: int) -> None:
+    def script(request: ModelRequest) -> Reply:
+        newest = request.messages[len(request.messages) - 1]
+        if isinstance(newest, ToolResultMessage):
+            return say("done")
+        return say(call("five_kilobytes", {"turn": len(request.messages)}))
+
+    attachment = image_part(png(640, 480) + Random(28).randbytes(ATTACHMENT_BYTES))
+    sizes: list[tuple[int, int]] = []
+    turn = 0
+    for goal in (turns, 2 * turns, 4 * turns):
+        async with perdure.open(
+            f"sqlite:{tmp_path / 'store.db'}",
+            session="case",
+            model="scripted:case",
+            models=ScriptedModels(script, clock=SystemClock()),
+            tools=[five_kilobytes],
+            durability="process",
+        ) as harness:
+            root = await harness.root()
+            while turn < goal:
+                said = UserMessage(content=(TextPart(text="go"), attachment)) if turn == 0 else "go"
+                assert (await root.prompt(said)).state == "answered"
+                turn += 1
+        sizes.append(await asyncio.get_running_loop().run_in_executor(None, stored, tmp_path))
+    first, second, third = (size for size, _ in sizes)
+    assert (third - second) <= 2.2 * (second - first)
+    rows = [count for _, count in sizes]
+    assert rows[2] - rows[1] <= 2.01 * (rows[1] - rows[0])
+    assert first < 1.4 * ATTACHMENT_BYTES + turns * 20_000, "the attachment is stored once"

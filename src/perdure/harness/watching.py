@@ -269,6 +269,16 @@ class Watches:
     def _on_commit(self, delivery: Delivery) -> None:
         if delivery.scope is not None:
             return
+        telemetry = self._line.telemetry
+        if not telemetry.is_on:
+            self._deliver(delivery)
+            return
+        watches, last_seq = len(self._queues), delivery.commit.last_seq
+        with telemetry.span("watch.deliver", watches=watches, last_seq=last_seq) as span:
+            self._deliver(delivery)
+            span.set(dropped=watches - len(self._queues))
+
+    def _deliver(self, delivery: Delivery) -> None:
         homes = {task.id: task.conv_id for task in delivery.tasks}
 
         def home(task_id: Seq) -> Seq | None:

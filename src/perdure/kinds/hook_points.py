@@ -85,8 +85,10 @@ async def _answer(
 ) -> Any | Fault:
     """Answer what one handler says, or its fault, which is reported here."""
     try:
-        said = await ctx.outside(limited(services, f"{point} hook", handler, given))
-        _check_made(said, (type(None), *ANSWERS[point]))
+        with ctx.span("hook", point=point, name=name_of(handler)) as span:
+            said = await ctx.outside(limited(services, f"{point} hook", handler, given))
+            _check_made(said, (type(None), *ANSWERS[point]))
+            span.set(decision=type(said).__name__)
     except Interrupted:
         raise
     except Exception as error:  # noqa: BLE001 - hook: whatever it raises is its own fault (HK-07)

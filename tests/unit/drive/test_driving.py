@@ -8,7 +8,7 @@ import pytest
 
 from perdure.drive.context import TaskContext
 from perdure.drive.outcomes import DriveOutcome, Wait
-from perdure.errors import Closed, Faulted, Rejected
+from perdure.errors import Closed, Faulted, Interrupted, Rejected
 from perdure.ports import ToolContext
 from perdure.providers.script import Deferred, call, fail, say
 from perdure.records.tasks import Task
@@ -378,3 +378,82 @@ async def test_a_call_that_drives_what_it_runs_in_is_refused(
     assert codes == ["nested_command"] * 4
     assert (await root.drive()).outcome is DriveOutcome.IDLE
     assert [entry.kind for entry in await root.entries()].count("user") == 1
+
+
+@pytest.mark.spec("ER-09", "OP-14", "OP-16")
+async def test_cancelling_one_who_closes_ends_that_wait_only(engine: Engine) -> None:
+    gate = Gate()
+
+    async def body(task: Task, ctx: TaskContext) -> None:
+        await ctx.patch(status="running")
+        await gate()
+
+    await engine.open(kinds=[Chores(x=body)])
+    await plan(engine, "x")
+    driving = engine.begin(engine.harness.drive())
+    await gate.reached.wait()
+    closing = engine.begin(engine.harness.close(grace=30))
+    while not engine.harness._core.scheduler._closing:  # noqa: ASYNC110 - a step of the loop, no time
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    assert closing.cancelled()
+    again = engine.begin(engine.harness.close())
+    gate.open()
+    report = await again
+    assert len(report.returned) == 1
+    assert (await driving).outcome is DriveOutcome.CLOSED
+    other = await engine.sessions.open("test", create=False)
+    await other.close()
+
+
+@pytest.mark.spec("SC-03", "CN-07", "CN-08", "CN-21")
+async def test_a_cancellation_of_background_work_alone_keeps_the_conversation_busy(
+    engine: Engine,
+) -> None:
+    gate = Gate()
+
+    async def body(task: Task, ctx: TaskContext) -> None:
+        await gate()
+        await ctx.settle("aborted")
+
+    root = await engine.root([say("later")], kinds=[Chores(x_abort=body)])
+    await plan(engine, "x", conv_id=root.id)
+    stopping = engine.begin(root.shutdown())
+    await gate.reached.wait()
+    queued = await root.accept("meanwhile")
+    assert (await root.result(queued.input_id)).state == "queued"
+    with pytest.raises(Rejected) as busy:
+        await root.flush()
+    assert busy.value.code == "busy"
+    gate.open()
+    await stopping
+    assert not await root.tasks(live=True)
+    await root.flush()
+    await root.drive()
+    assert (await root.result(queued.input_id)).text == "later"
+
+
+@pytest.mark.spec("CN-06")
+async def test_a_mark_counts_before_anybody_was_signalled(memory_engine: Engine) -> None:
+    """Between the mark's commit and the signal an invocation starts nothing outside."""
+    begun: list[str] = []
+
+    async def outside() -> None:
+        begun.append("outside")
+
+    async def body(task: Task, ctx: TaskContext) -> None:
+        await ctx.patch(status="running")
+        await mark(memory_engine, task.id)
+        assert not ctx.signal.is_set
+        with pytest.raises(Interrupted):
+            await ctx.outside(outside())
+
+    async def end(task: Task, ctx: TaskContext) -> None:
+        await ctx.settle("aborted")
+
+    await memory_engine.open(kinds=[Chores(x=body, x_abort=end)])
+    (task_id,) = await plan(memory_engine, "x")
+    await memory_engine.harness.drive()
+    assert begun == []
+    assert await statuses(memory_engine, task_id) == ["aborted"]

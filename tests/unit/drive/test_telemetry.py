@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.drive.claims import Claim
+from perdure.kinds.hooks import Block, Hooks
 from perdure.kinds.streaming import RequestSpan
 from perdure.ports import ToolContext
 from perdure.providers.script import Deferred, call, fail, say, think
@@ -297,3 +298,36 @@ async def test_what_a_drive_starts_stands_under_that_drives_caller(engine: Engin
         for span in listening.named("task.effect")
     ]
     assert under == [["first"], ["second"]]
+
+
+@pytest.mark.spec("TM-01", "TM-02")
+async def test_each_hook_and_each_delivery_to_watches_is_a_span(engine: Engine) -> None:
+    listening = Listening()
+    hooks = Hooks()
+
+    async def block(_: Any) -> Block:
+        return Block(MARKED)
+
+    async def fail_loudly(_: Any) -> None:
+        raise RuntimeError(MARKED)
+
+    hooks.on("before_tool", block)
+    hooks.on("on_yield", fail_loudly)
+    root = await engine.root([say(call("t")), say("end")], tools=[Probe("t")],
+        hooks=hooks, telemetry=listening)  # fmt: skip
+    async with root.watch() as watch:
+        await root.prompt("hi")
+        watching = listening.named("watch.deliver")
+        await watch.close()
+    decided, failed = listening.named("hook")
+    where = f"{test_each_hook_and_each_delivery_to_watches_is_a_span.__name__}.<locals>"
+    assert decided.facts == {"point": "before_tool", "name": f"{where}.block", "decision": "Block"}
+    assert failed.facts == {"point": "on_yield", "name": f"{where}.fail_loudly"}
+    assert failed.ended_by == "RuntimeError"
+    assert {one.parent.name for one in (decided, failed) if one.parent} == {"task.effect"}
+    commits = [commit.last_seq for commit in await engine.commits()][1:]
+    assert [one.facts for one in watching] == [
+        {"watches": 1, "last_seq": seq, "dropped": 0} for seq in commits
+    ]
+    assert {one.parent.name for one in watching if one.parent} == {"line.command"}
+    assert not says_the_marker(listening)

@@ -7,9 +7,16 @@ import pytest
 from perdure.errors import Faulted, Rejected
 from perdure.harness.conversation import Conversation
 from perdure.harness.overview import overview
+from perdure.kinds.queues import Boundary, select
 from perdure.kinds.secrets import Secrets
 from perdure.providers.script import END, call, fail, say
-from perdure.records.conversations import ParentLink
+from perdure.records.conversations import (
+    ConversationState,
+    InboxItem,
+    InboxTag,
+    ParentLink,
+    QueueMode,
+)
 from perdure.records.messages import TextPart, text_message
 from perdure.records.seqs import Seq
 from perdure.records.writes import InsertEntry, InsertTask, PatchConversation, PatchTask
@@ -337,3 +344,28 @@ async def test_what_waits_can_be_told_by_how_it_begins(engine: Engine) -> None:
     assert {meta.as_kind for meta in metas} == {"user"}
     seen = await overview(engine.storage.inner)
     assert [item.preview for item in seen.queue] == previews
+
+
+@pytest.mark.spec("QU-08", "QU-09")
+def test_one_at_a_time_counts_each_verb_by_itself() -> None:
+    def item(number: int, tag: InboxTag) -> InboxItem:
+        return InboxItem(id=Seq(number), kind=tag, entry=Seq(number))
+
+    tags: list[InboxTag] = ["followUp", "write", "steer", "followUp", "steer", "write", "nextRun"]
+    inbox = tuple(item(n, tag) for n, tag in enumerate(tags, 1))
+
+    def taken(boundary: Boundary, steering: QueueMode, follow_up: QueueMode) -> list[int]:
+        state = ConversationState(
+            id=Seq(1), inbox=inbox, steering_mode=steering, follow_up_mode=follow_up,
+            context=(), commit_end=Seq(1),
+        )  # fmt: skip
+        return [int(one.id) for one in select(state, boundary)]
+
+    one: QueueMode = "one-at-a-time"
+    assert taken("accept", one, one) == [1, 2, 3, 6, 7]
+    assert taken("accept", one, "all") == [1, 2, 3, 4, 6, 7]
+    assert taken("accept", "all", one) == [1, 2, 3, 5, 6, 7]
+    assert taken("answer", one, one) == [1, 2, 3, 6]
+    assert taken("post_tools", one, one) == [2, 3, 6]
+    assert taken("post_tools", "all", one) == [2, 3, 5, 6]
+    assert taken("write_only", one, one) == [2, 6]
