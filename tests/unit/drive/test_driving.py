@@ -9,6 +9,7 @@ import pytest
 from perdure.drive.context import TaskContext
 from perdure.drive.outcomes import DriveOutcome, Wait
 from perdure.errors import Closed, Faulted, Interrupted, Rejected
+from perdure.line.line import Preview
 from perdure.ports import ToolContext
 from perdure.providers.script import Deferred, call, fail, say
 from perdure.records.tasks import Task
@@ -447,6 +448,8 @@ async def test_a_mark_counts_before_anybody_was_signalled(memory_engine: Engine)
         await mark(memory_engine, task.id)
         assert not ctx.signal.is_set
         with pytest.raises(Interrupted):
+            ctx.check_signal()
+        with pytest.raises(Interrupted):
             await ctx.outside(outside())
 
     async def end(task: Task, ctx: TaskContext) -> None:
@@ -457,3 +460,24 @@ async def test_a_mark_counts_before_anybody_was_signalled(memory_engine: Engine)
     await memory_engine.harness.drive()
     assert begun == []
     assert await statuses(memory_engine, task_id) == ["aborted"]
+
+
+@pytest.mark.spec("ER-06")
+async def test_one_who_fails_at_a_preview_is_reported_and_the_others_hear_it(
+    engine: Engine,
+) -> None:
+    heard: list[str] = []
+
+    def fails(preview: Preview) -> None:
+        raise RuntimeError("no screen")
+
+    async def body(args: Mapping[str, Any], ctx: ToolContext) -> None:
+        await ctx.out.progress({"at": 1})
+
+    root = await engine.root([say(call("t")), say("end")], tools=[Probe("t", body=body)])
+    engine.harness.on_preview(fails)
+    engine.harness.on_preview(lambda preview: heard.append(preview.kind))
+    assert (await root.prompt("hi")).text == "end"
+    assert "progress" in heard
+    assert {str(error) for error in engine.errors} == {"no screen"}
+    assert len(engine.errors) == len(heard)

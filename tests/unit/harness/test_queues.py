@@ -357,7 +357,7 @@ def test_one_at_a_time_counts_each_verb_by_itself() -> None:
     def taken(boundary: Boundary, steering: QueueMode, follow_up: QueueMode) -> list[int]:
         state = ConversationState(
             id=Seq(1), inbox=inbox, steering_mode=steering, follow_up_mode=follow_up,
-            context=(), commit_end=Seq(1),
+            commit_end=Seq(1),
         )  # fmt: skip
         return [int(one.id) for one in select(state, boundary)]
 
@@ -369,3 +369,19 @@ def test_one_at_a_time_counts_each_verb_by_itself() -> None:
     assert taken("post_tools", one, one) == [2, 3, 6]
     assert taken("post_tools", "all", one) == [2, 3, 5, 6]
     assert taken("write_only", one, one) == [2, 6]
+
+
+@pytest.mark.spec("QU-14")
+async def test_another_conversation_cannot_withdraw_what_waits_here(engine: Engine) -> None:
+    root = await engine.root([say("one"), say("two")])
+    made: list[Seq] = []
+    await engine.harness.command(lambda tx: made.append(tx.insert_conversation()))
+    other = await engine.harness.conversation(made[0])
+    assert other is not None
+    await root.accept("A")
+    waits = (await root.follow_up("B")).input_id
+    head = engine.storage.last_seq
+    assert await other.cancel_queued(waits) == "not_found"
+    assert engine.storage.last_seq == head
+    await root.drive()
+    assert (await root.result(waits)).text == "two"

@@ -9,6 +9,7 @@ import pytest
 from perdure.drive.context import TaskContext
 from perdure.drive.outcomes import DriveOutcome
 from perdure.errors import Faulted, Rejected
+from perdure.harness.cancellation import shutdown
 from perdure.line.command import Command
 from perdure.ports import ToolContext
 from perdure.providers.script import call, say, think
@@ -302,6 +303,46 @@ async def test_an_owner_aborts_after_its_marked_descendants(engine: Engine) -> N
     assert order == ["child", "owner"]
 
 
+@pytest.mark.spec("CN-01", "CN-04", "CN-21")
+@pytest.mark.parametrize("verb", ["abort", "shutdown"])
+async def test_the_closure_takes_owned_foreground_with_its_queue_and_no_detached_work(
+    engine: Engine, verb: str
+) -> None:
+    gate = Gate()
+    replies = [say("x", gates={0: gate}), say("y", gates={0: Gate()})]
+    root = await engine.root(replies, kinds=[Chores()])
+    await root.accept("hi")
+    driving = engine.begin(root.drive())
+    await gate.reached.wait()
+    (running,) = await generations(root)
+    (owner,) = await plan(engine, "owner", status="waiting", spawned_by=running.id)
+    made: list[Any] = []
+
+    async def own(tx: Command) -> None:
+        made.append(tx.insert_conversation(owner=owner))
+        tx.patch(await tx.task(owner), owns=made[0])
+
+    await engine.line.submit(own)
+    child = await engine.harness.conversation(made[0])
+    assert child is not None
+    await child.accept("work")
+    (detached,) = await plan(engine, "detached", conv_id=child.id, status="asking")
+    queued = [(await conv.follow_up("later")).input_id for conv in (root, child)]
+    kept = (await child.next_run("next")).input_id
+    report = await getattr(root, verb)() if verb == "abort" else await shutdown(
+        engine.harness._core, root.id)  # fmt: skip
+    (work,) = [task for task in await child.tasks() if task.kind == "generation"]
+    targets = [running.id, owner, work.id]
+    assert sorted(report.marked) == sorted(targets + [detached] * (verb == "shutdown"))
+    assert [one.input_id for one in report.drained] == queued
+    for conv, one in zip((root, child), queued, strict=True):
+        assert (await conv.result(one)).state == "withdrawn"
+    assert [item.id for item in (await child.state()).inbox] == [kept]
+    await driving
+    assert await statuses(engine, *targets) == ["aborted"] * 3
+    assert await statuses(engine, detached) == ["asking" if verb == "abort" else "aborted"]
+
+
 @pytest.mark.spec("CN-20", "IV-04")
 async def test_after_the_drive_everything_selected_is_terminal_and_answered(
     engine: Engine,
@@ -552,6 +593,9 @@ async def test_an_abort_may_be_bound_to_an_input(engine: Engine) -> None:
     await driving
     assert (len(report.marked), len(report.drained)) == (1, 1)
     assert (await root.result(queued.input_id)).state == "withdrawn"
+    waiting = await root.steer("said to nobody")
+    report = await root.abort(only_if=waiting.input_id)
+    assert [one.input_id for one in report.drained] == [waiting.input_id], "queued counts too"
 
 
 @pytest.mark.spec("CN-23")
