@@ -7,7 +7,7 @@ the watch's own queue is bounded, and ends with `overflow` when it is not read.
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from starlette.responses import Response
@@ -119,9 +119,10 @@ class EventStream(Response):
                     await send(_body(b"", more=False))
         finally:
             self._house.streams -= 1
-            for task in (*ends, sending):
+            tasks: set[asyncio.Future[Any]] = {*ends, sending}
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*ends, sending, return_exceptions=True)
+            await asyncio.wait(tasks)
             await self._held.aclose()
 
     async def _send(self, send: Send) -> None:

@@ -6,7 +6,7 @@ Every answer is held against `/openapi.json`: its route, its method and its stat
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -111,14 +111,14 @@ class Site:
     async def send(
         self, method: str, path: str, data: bytes, headers: Mapping[str, str | None]
     ) -> Answer:
-        sent: list[dict[str, Any]] = []
+        sent: list[MutableMapping[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
             if not sent or sent[-1].get("more_body", True):
                 return {"type": "http.request", "body": data, "more_body": False}
             return {"type": "http.disconnect"}
 
-        async def send(message: dict[str, Any]) -> None:
+        async def send(message: MutableMapping[str, Any]) -> None:
             sent.append(message)
 
         await self.app(scope_of(method, path, headers), receive, send)

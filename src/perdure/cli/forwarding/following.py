@@ -10,10 +10,10 @@ from perdure.cli.forwarding.there import SseEvent
 from perdure.line.line import Delivery, Preview
 from perdure.records.codec import decode, decode_json
 from perdure.records.entries import Entry
-from perdure.records.folding import new_task, patch_task
+from perdure.records.folding import patch_task
 from perdure.records.frames import FrameBatch
 from perdure.records.seqs import Seq
-from perdure.records.tasks import Task
+from perdure.records.tasks import Task, new_task
 from perdure.records.watch import (
     LAST_SIGNALS,
     WatchBase,
