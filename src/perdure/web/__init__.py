@@ -1,4 +1,4 @@
-"""The HTTP surface: the session API, its event stream, the page's files, and a client.
+"""The HTTP surface: the session API, its event stream, and the files of a page.
 
 May touch: opening and the rooms below it, sockets, starlette, uvicorn, h11, the clock of the loop.
 
