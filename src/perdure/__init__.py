@@ -28,6 +28,8 @@ from perdure.kinds.hooks import Hooks as Hooks
 from perdure.kinds.hooks import Pass as Pass
 from perdure.kinds.hooks import ToolResultPatch as ToolResultPatch
 from perdure.kinds.permissions import Permissions as Permissions
+from perdure.kinds.policy import ApprovalPolicy as ApprovalPolicy
+from perdure.kinds.policy import ApprovalRule as ApprovalRule
 from perdure.opening import load_config as load_config
 from perdure.opening import open as open
 from perdure.ports import Tool as Tool
@@ -38,6 +40,7 @@ from perdure.records.addresses import SessionList as SessionList
 from perdure.records.addresses import SessionValue as SessionValue
 from perdure.records.addresses import WorkingScope as WorkingScope
 from perdure.records.approvals import ApprovalOutcome as ApprovalOutcome
+from perdure.records.approvals import Remember as Remember
 from perdure.records.budgets import Budget as Budget
 from perdure.records.entries import Entry as Entry
 from perdure.records.inputs import Accepted as Accepted

@@ -36,6 +36,7 @@ from perdure.hosts.silent_telemetry import chosen_telemetry
 from perdure.hosts.threads import DaemonThreads
 from perdure.kinds.hooks import HOOK_SECONDS, YIELDS_MAX, Hooks
 from perdure.kinds.permissions import Permissions
+from perdure.kinds.policy import ApprovalPolicy
 from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import SystemPrompt
 from perdure.ports import (
@@ -121,6 +122,7 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     interrupted: Literal["retry", "publish"] = "retry"
     keep_model: bool = False
     permissions: Permissions = Permissions()
+    approvals: ApprovalPolicy = ApprovalPolicy()
     hooks: Hooks | None = None
     hook_seconds: int = HOOK_SECONDS
     yields_max: int = YIELDS_MAX
@@ -263,6 +265,7 @@ class OpenSession:
                     processes=processes,
                     resources={FILES_RESOURCE: _files(ports.threads), **options.resources},
                     permissions=options.permissions,
+                    approvals=options.approvals,
                     secrets=secrets,
                     system_prompt=options.system_prompt,
                     hooks=options.hooks,

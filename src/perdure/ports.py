@@ -7,9 +7,9 @@ Rules: a cancelled `commit` is neither lost nor split; a `Storage` in a forked p
 writing; `reconcile` may be called often. A method that answers nothing is its docstring alone.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from perdure.records.addresses import Address
 from perdure.records.conversations import ConversationState
@@ -446,6 +446,9 @@ class OutputPolicy(Protocol):
 Replay = Literal["safe", "never"]
 Approval = Literal["allow", "ask", "deny"]
 
+ApprovalFunction: TypeAlias = Callable[[Mapping[str, Any]], Approval | Awaitable[Approval]]
+"""Asked for each call with its checked arguments; not async, it runs on a thread (AQ-01)."""
+
 
 class Tool(Protocol):
     """One thing a model may call."""
@@ -471,7 +474,7 @@ class Tool(Protocol):
         ...
 
     @property
-    def approval(self) -> Approval:
+    def approval(self) -> Approval | ApprovalFunction:
         """Say whether its calls run, ask a person, or are refused."""
         ...
 

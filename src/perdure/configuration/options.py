@@ -6,6 +6,7 @@ from perdure.configuration.providers import provider_configs
 from perdure.configuration.tables import File
 from perdure.drive.limits import Limits
 from perdure.kinds.permissions import Permissions
+from perdure.kinds.policy import ApprovalPolicy, ApprovalRule
 
 
 def options_of(file: File) -> dict[str, Any]:
@@ -16,6 +17,12 @@ def options_of(file: File) -> dict[str, Any]:
         "stream_options": file.model.options,
         "providers": provider_configs(file),
         "permissions": Permissions(allow=file.approvals.allow, deny=file.approvals.deny),
+        "approvals": ApprovalPolicy(
+            [
+                ApprovalRule(one.tool, one.decision, one.arguments or None)
+                for one in file.approvals.rules
+            ]
+        ),
         "hook_seconds": file.limits.hook_seconds,
         "secrets": file.tools.env,
         "telemetry": file.telemetry.to,

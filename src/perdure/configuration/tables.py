@@ -87,11 +87,24 @@ class ToolsTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
 
 
+class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rule over calls, by tool and arguments: [[approvals.rules]]."""
+
+    tool: Annotated[str, Meta(description="name or glob")]
+    decision: Annotated[
+        Literal["allow", "ask", "deny"], Meta(description="deny beats ask, ask beats allow")
+    ]
+    arguments: Annotated[
+        Mapping[str, str], Meta(description="globs over the text of named arguments")
+    ] = {}
+
+
 class ApprovalsTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which calls run without a question, by tool name or glob; deny beats allow."""
 
     allow: Annotated[tuple[str, ...], Meta(description="tools that run unasked")] = ()
     deny: Annotated[tuple[str, ...], Meta(description="tools that never run")] = ()
+    rules: Annotated[tuple[RuleTable, ...], Meta(description="rules over tool and arguments")] = ()
 
 
 class BudgetTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,6 +17,7 @@ LOOSENING: Final[frozenset[tuple[str, ...]]] = frozenset(
     {
         ("store", "url"),
         ("approvals", "allow"),
+        ("approvals", "rules"),
         ("tools", "env"),
         ("tools", "extra_roots"),
         ("cli",),

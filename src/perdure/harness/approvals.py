@@ -19,6 +19,7 @@ from perdure.records.approvals import (
     ApprovalStatus,
     ApprovalView,
     Decision,
+    Remember,
     Verdict,
 )
 from perdure.records.codec import canonical, checked_raw, decode, decode_json, to_raw
@@ -32,13 +33,20 @@ PAGE: Final = 100
 
 
 async def decide_approval(
-    core: Core, approval_id: Seq, verdict: Verdict, *, details: object, by: str
+    core: Core,
+    approval_id: Seq,
+    verdict: Verdict,
+    *,
+    details: object,
+    by: str,
+    remember: Remember | None = None,
 ) -> ApprovalOutcome:
     """Decide in one barrier commit; only the first decision is applied (D17, BR-02).
 
     Raises:
         Rejected: `not_found`, `unknown_target`, `busy`; `invariant` for a decision that is neither
-            grant nor deny, for details that are no JSON, and for an empty `by`.
+            grant nor deny, for details that are no JSON, for an empty `by`, and for what cannot be
+            remembered.
     """
     if verdict not in get_args(Verdict):
         raise Rejected("invariant", f"the decision is {verdict!r}; it is 'grant' or 'deny'")
@@ -53,7 +61,7 @@ async def decide_approval(
     outcomes: list[ApprovalOutcome] = []
 
     async def build(tx: Command) -> None:
-        outcomes.append(await decide(tx, core.services, approval_id, decision))
+        outcomes.append(await decide(tx, core.services, approval_id, decision, remember=remember))
 
     await core.submit(build, barrier=True)
     return outcomes[0]

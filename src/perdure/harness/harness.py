@@ -48,7 +48,7 @@ from perdure.records.addresses import (
     SessionValue,
     WorkingScope,
 )
-from perdure.records.approvals import ApprovalOutcome, Verdict
+from perdure.records.approvals import ApprovalOutcome, Remember, Verdict
 from perdure.records.codec import decode, decode_json
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import ModelId
@@ -199,17 +199,22 @@ class Harness:
         *,
         details: object = None,
         by: str = "api",
+        remember: Remember | None = None,
     ) -> ApprovalOutcome:
         """Grant or deny what waits for a person; the first decision counts (D17, AQ-06).
 
         A grant lets the held call run with the arguments that were shown, on the next drive; a
-        deny settles it now, with the text of `details` for the model. `by` says who decided.
+        deny settles it now, with the text of `details` for the model. `by` says who decided. With
+        `remember` such calls run from now on without a question (AQ-10).
 
         Raises:
             Rejected: `not_found`; `unknown_target` for a task of another kind; `busy` while it is
-                not announced yet; `invariant` for anything but grant and deny.
+                not announced yet; `invariant` for anything but grant and deny, and for what cannot
+                be remembered.
         """
-        return await decide_approval(self._core, approval_id, decision, details=details, by=by)
+        return await decide_approval(
+            self._core, approval_id, decision, details=details, by=by, remember=remember
+        )
 
     def watch(self, *, limit: int = 50, after: Seq | None = None) -> Watch:
         """Watch every conversation; the base is the root's, its tasks are the session's.
@@ -353,6 +358,7 @@ def _assemble(
         processes=options.processes,
         resources=MappingProxyType(dict(options.resources)),
         permissions=options.permissions,
+        policy=options.approvals,
         secrets=Secrets() if options.secrets is None else options.secrets,
         initial=options.initial,
         system_prompt=options.system_prompt,

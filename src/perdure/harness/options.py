@@ -10,6 +10,7 @@ from perdure.errors import Rejected
 from perdure.kinds.content import ContentKind
 from perdure.kinds.hooks import HOOK_SECONDS, YIELDS_MAX, Hooks
 from perdure.kinds.permissions import Permissions
+from perdure.kinds.policy import ApprovalPolicy
 from perdure.kinds.secrets import Secrets
 from perdure.kinds.services import SystemPrompt
 from perdure.ports import Clock, Models, ProcessHost, Randomness, Telemetry, Threads, Tool
@@ -37,6 +38,7 @@ class HarnessOptions(Struct, frozen=True, kw_only=True):
     processes: ProcessHost | None = None
     resources: Mapping[str, object] = {}
     permissions: Permissions = Permissions()
+    approvals: ApprovalPolicy = ApprovalPolicy()
     secrets: Secrets | None = None
     system_prompt: SystemPrompt = None
     hooks: Hooks | None = None

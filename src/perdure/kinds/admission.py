@@ -15,7 +15,8 @@ from perdure.errors import InvalidArguments
 from perdure.kinds.approval import hold_for
 from perdure.kinds.budgets import Allowance, afford
 from perdure.kinds.hook_points import before_tool
-from perdure.kinds.hooks import Block, Hold
+from perdure.kinds.hooks import Block
+from perdure.kinds.ruling import rule
 from perdure.kinds.services import Services
 from perdure.kinds.tool_settlement import CallResult, error_result, tool_state
 from perdure.line.command import Command
@@ -86,14 +87,16 @@ async def _permitted(
     ctx.check_signal()
     if isinstance(objection, Block):
         return error_result("denied", objection.text)
-    decision, by = services.permissions.decide(tool)
-    if (decision != "deny" and isinstance(objection, Hold)) or decision == "ask":
-        prompt = objection.prompt if objection is not None else None
+    ruling = await rule(ctx, services, tool, args)
+    ctx.check_signal()
+    if ruling.decision == "deny":
+        whose = f" by {ruling.by}" if ruling.by else ""
+        why = ruling.why or f"calls of {tool.name!r} are not allowed"
+        return error_result("denied", f"denied{whose}: {why}")
+    if objection is not None or ruling.decision == "ask":
+        prompt = None if objection is None else objection.prompt
         return Asking(args=args, prompt=prompt or f"May {tool.name} run?")
-    if decision == "allow":
-        return Admitted(tool=tool, args=args, allowed_by=by)
-    whose = f" by {by}" if by else ""
-    return error_result("denied", f"denied{whose}: calls of {tool.name!r} are not allowed")
+    return Admitted(tool=tool, args=args, allowed_by=ruling.by)
 
 
 async def hold_call(ctx: TaskContext, services: Services, asking: Asking) -> Reached | None:

@@ -15,12 +15,13 @@ from perdure.drive.kind import NO_HOLD, EndsBy, Hold, Slot
 from perdure.errors import Rejected
 from perdure.kinds.budget_decisions import decide_budget
 from perdure.kinds.exchange import after_cancellation
+from perdure.kinds.grants import make_grant, root_of_tree
 from perdure.kinds.services import Services
-from perdure.kinds.tool_settlement import error_result, settle_on
+from perdure.kinds.tool_settlement import error_result, settle_on, tool_state
 from perdure.line.command import Command
 from perdure.line.facts import TaskFacts
-from perdure.records.addresses import task_scope
-from perdure.records.approvals import ApprovalOutcome, ApprovalState, Decision
+from perdure.records.addresses import GRANTS, task_scope
+from perdure.records.approvals import ApprovalOutcome, ApprovalState, Decision, Remember
 from perdure.records.codec import canonical, decode, decode_json
 from perdure.records.seqs import Seq
 from perdure.records.tasks import Role, Task
@@ -113,14 +114,19 @@ def hold_for(
 
 
 async def decide(
-    tx: Command, services: Services, approval_id: Seq, decision: Decision
+    tx: Command,
+    services: Services,
+    approval_id: Seq,
+    decision: Decision,
+    *,
+    remember: Remember | None = None,
 ) -> ApprovalOutcome:
     """Apply the first decision with all that follows; later ones hear what stands (AP-06).
 
     Raises:
         Rejected: `not_found`; `unknown_target` for a task of another kind; `busy` for an approval
             that was not announced yet, so nobody can have seen what they answer; `invariant` for a
-            budget that a grant does not raise.
+            budget that a grant does not raise, and for what cannot be remembered.
     """
     task = await tx.task(approval_id)
     if task.kind != "approval":
@@ -143,12 +149,35 @@ async def decide(
             tx.retire_scope(task_scope(other.id))
     if state.tool is not UNSET:
         await _answer_call(tx, services, state.tool, decision)
-    return _outcome(status, applied=True, decision=decision)
+    grant = None if remember is None else await _remember(tx, state, decision, remember)
+    return _outcome(status, applied=True, decision=decision, grant=grant)
 
 
-def _outcome(status: str, *, applied: bool, decision: Decision | None) -> ApprovalOutcome:
+def _outcome(
+    status: str, *, applied: bool, decision: Decision | None, grant: Seq | None = None
+) -> ApprovalOutcome:
     known: Any = status
-    return ApprovalOutcome(status=known, applied=applied, decision=decision)
+    return ApprovalOutcome(status=known, applied=applied, decision=decision, grant=grant)
+
+
+async def _remember(
+    tx: Command, state: ApprovalState, decision: Decision, remember: Remember
+) -> Seq:
+    """Write the grant beside the decision it comes from; answers its id (AQ-10)."""
+    if decision.decision != "grant" or state.tool is UNSET:
+        raise Rejected("invariant", "only the grant of a call is remembered, never a deny")
+    task = await tx.task(state.tool)
+    call = tool_state(task)
+    assert call.args is not UNSET
+    grant = make_grant(
+        remember,
+        call.name,
+        call.args,
+        root=await root_of_tree(tx.conversation, tx.task, task.conv_id),
+        by=decision.by,
+        now_ms=decision.timestamp,
+    )
+    return tx.append_list(GRANTS.address(), grant)
 
 
 async def _answer_call(tx: Command, services: Services, tool: Seq, decision: Decision) -> None:

@@ -1,14 +1,12 @@
-"""Which calls may run: a tool's own declaration, loosened by flags of this process only (AQ-09).
+"""Flags of one process over its calls: which run without a question, and which never (AQ-09).
 
-`allow` and `deny` are globs over tool names; deny beats allow, and `yes` counts ask as allow. A
-tool's own deny is never loosened. Nothing of this is stored but who decided, in the call's details.
+`allow` and `deny` are globs over tool names; deny beats allow, and `yes` counts ask as allow. They
+loosen no deny, and nothing of them is stored but who decided, in the call's state.
 """
 
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
-
-from perdure.ports import Approval, Tool
 
 
 class Permissions(Struct, frozen=True, kw_only=True):
@@ -19,18 +17,16 @@ class Permissions(Struct, frozen=True, kw_only=True):
     yes: bool = False
     subject: str = "api"
 
-    def decide(self, tool: Tool) -> tuple[Approval, str | None]:
-        """Answer allow, ask or deny for a call of `tool`, and by whom when a flag decided."""
-        if tool.approval == "deny":
-            return "deny", None
+    def denied_by(self, tool: str) -> str | None:
+        """Name the flag that refuses a tool's calls, None when none does."""
         for pattern in self.deny:
-            if fnmatchcase(tool.name, pattern):
-                return "deny", f"{self.subject} --deny {pattern}"
-        if tool.approval == "allow":
-            return "allow", None
+            if fnmatchcase(tool, pattern):
+                return f"{self.subject} --deny {pattern}"
+        return None
+
+    def allowed_by(self, tool: str) -> str | None:
+        """Name the flag that lets a call run that would ask, None when none does."""
         for pattern in self.allow:
-            if fnmatchcase(tool.name, pattern):
-                return "allow", f"{self.subject} --allow {pattern}"
-        if self.yes:
-            return "allow", f"{self.subject} --yes"
-        return "ask", None
+            if fnmatchcase(tool, pattern):
+                return f"{self.subject} --allow {pattern}"
+        return f"{self.subject} --yes" if self.yes else None

@@ -12,6 +12,7 @@ from perdure.kinds.content import ContentKind
 from perdure.kinds.hooks import Hooks
 from perdure.kinds.ledger import Ledger
 from perdure.kinds.permissions import Permissions
+from perdure.kinds.policy import ApprovalPolicy
 from perdure.kinds.projection import Projections
 from perdure.kinds.secrets import Secrets
 from perdure.line.command import Command
@@ -62,6 +63,7 @@ class Services(Struct, frozen=True, kw_only=True):
     processes: ProcessHost | None
     resources: Mapping[str, object]
     permissions: Permissions
+    policy: ApprovalPolicy
     secrets: Secrets
     initial: GenerationSettings
     system_prompt: SystemPrompt

@@ -179,6 +179,7 @@ TOOL_ORDER: Final[ConversationValue[str]] = _CoreConversationValue("perdure.tool
 STREAM_OPTIONS: Final[ConversationValue[object]] = _CoreConversationValue("perdure.stream-options")
 RETRY: Final[ConversationValue[object]] = _CoreConversationValue("perdure.retry")
 SESSION_NAME: Final[SessionValue[str]] = _CoreSessionValue("perdure.session.name")
+GRANTS: Final[SessionList[object]] = _CoreSessionList("perdure.grants")
 USAGE: Final[SessionList[object]] = _CoreSessionList("perdure.usage")
 
 FRAMES: Final = "perdure.pending.frames"

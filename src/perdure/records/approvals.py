@@ -55,15 +55,71 @@ class ApprovalState(
     decision: Decision | UnsetType = UNSET
 
 
+class Remember(Struct, frozen=True, kw_only=True):
+    """Remember a grant: for exactly this call's arguments, or for globs over named ones (AQ-10).
+
+    `arguments={}` covers every call of the tool. `expires_at_ms` is wall milliseconds; without it
+    the grant stands until it is revoked.
+    """
+
+    arguments: Mapping[str, str] | None = None
+    expires_at_ms: int | None = None
+
+
+class Grant(
+    Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    omit_defaults=True,
+    tag="grant",
+    tag_field="type",
+    rename=stored,
+):
+    """What one decision lets run from now on: calls of `tool` in the tree of `conv_id` (AQ-10)."""
+
+    v: Literal[1]
+    tool: str
+    conv_id: Seq
+    arguments: Mapping[str, str] | UnsetType = UNSET
+    digest: str | UnsetType = UNSET
+    by: str
+    timestamp: int
+    expires_at_ms: int | UnsetType = UNSET
+
+
+class Revocation(
+    Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    tag="revoked",
+    tag_field="type",
+    rename=stored,
+):
+    """The end of a grant."""
+
+    v: Literal[1]
+    grant: Seq
+    by: str
+    timestamp: int
+
+
+GrantElement: TypeAlias = Grant | Revocation
+"""An element of the list of grants."""
+
+
 class ApprovalOutcome(Struct, frozen=True, kw_only=True):
     """What one decision did: `applied` is False when the approval had ended or is being cancelled.
 
-    `decision` is the one that stands, None while there is none and when it was cancelled.
+    `decision` is the one that stands, None while there is none and when it was cancelled. `grant`
+    is what this decision remembered.
     """
 
     status: ApprovalStatus
     applied: bool
     decision: Decision | None = None
+    grant: Seq | None = None
 
 
 class ApprovalView(Struct, frozen=True, kw_only=True):

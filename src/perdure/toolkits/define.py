@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from perdure.errors import InvalidArguments, Rejected
-from perdure.ports import Approval, OutputPolicy, Replay, ToolContext
+from perdure.ports import Approval, ApprovalFunction, OutputPolicy, Replay, ToolContext
 from perdure.records.codec import canonical
 from perdure.records.strict_json import repair
 from perdure.toolkits.returns import to_json
@@ -45,13 +45,13 @@ class FunctionTool:
         signature: Signature,
         *,
         replay: Replay,
-        approval: Approval,
+        approval: Approval | ApprovalFunction,
         output: OutputPolicy,
     ) -> None:
         self._function = function
         self._signature = signature
         self._replay: Replay = replay
-        self._approval: Approval = approval
+        self._approval: Approval | ApprovalFunction = approval
         self._output = output
         self._is_async = _is_async(function)
 
@@ -83,7 +83,7 @@ class FunctionTool:
         return self._replay
 
     @property
-    def approval(self) -> Approval:
+    def approval(self) -> Approval | ApprovalFunction:
         """Say whether its calls run, ask a person, or are refused."""
         return self._approval
 
@@ -166,7 +166,7 @@ def tool(
     *,
     name: str | None = None,
     replay: Replay = "never",
-    approval: Approval = "allow",
+    approval: Approval | ApprovalFunction = "allow",
     output: OutputPolicy | None = None,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 def tool(
@@ -175,7 +175,7 @@ def tool(
     *,
     name: str | None = None,
     replay: Replay = "never",
-    approval: Approval = "allow",
+    approval: Approval | ApprovalFunction = "allow",
     output: OutputPolicy | None = None,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a function: `@tool`, or `@tool(replay="safe")`.
@@ -185,7 +185,8 @@ def tool(
             receives the context and is not shown to the model.
         name: what the model calls it; the function's name unless given.
         replay: "safe" when running it a second time does no harm (TL-28).
-        approval: whether its calls run ("allow"), ask a person, or are refused.
+        approval: whether its calls run ("allow"), ask a person, or are refused; or a function of
+            the arguments, async or not, that answers one of the three for each call (AQ-01).
         output: which end of its text is kept, and how much; the last 64 KiB unless given.
 
     Raises:
@@ -196,7 +197,7 @@ def tool(
         ("replay", replay, ("safe", "never")),
         ("approval", approval, ("allow", "ask", "deny")),
     ):
-        if given not in accepted:
+        if given not in accepted and not (what == "approval" and callable(given)):
             raise Rejected("invariant", f"{what}={given!r} of a tool; accepted: {accepted!r}")
 
     def decorate(function: Callable[..., Any]) -> FunctionTool:

@@ -11,7 +11,7 @@ from jsonschema.exceptions import SchemaError
 from msgspec import Struct
 
 from perdure.errors import InvalidArguments, Rejected
-from perdure.ports import Approval, OutputPolicy, Replay, ToolContext
+from perdure.ports import Approval, ApprovalFunction, OutputPolicy, Replay, ToolContext
 from perdure.toolkits.define import Output
 
 Execute = Callable[[Mapping[str, Any], ToolContext], Awaitable[object]]
@@ -26,7 +26,7 @@ class RawTool(Struct, frozen=True, kw_only=True):
     run: Execute
     validator: Any
     replay: Replay = "never"
-    approval: Approval = "allow"
+    approval: Approval | ApprovalFunction = "allow"
     output: OutputPolicy = Output()
 
     def check(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -54,7 +54,7 @@ def raw_tool(
     run: Execute,
     *,
     replay: Replay = "never",
-    approval: Approval = "allow",
+    approval: Approval | ApprovalFunction = "allow",
     output: OutputPolicy | None = None,
 ) -> RawTool:
     """Make a tool of a JSON Schema (draft 2020-12) and an async function.

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from msgspec import UNSET, Meta
 
 from perdure.errors import ToolFailed
-from perdure.ports import Approval, OutputPolicy, ProcessHost, Replay, ToolContext
+from perdure.ports import Approval, ApprovalFunction, OutputPolicy, ProcessHost, Replay, ToolContext
 from perdure.records.launches import Exited, LaunchRef, LaunchSpec, Lost
 from perdure.toolkits.define import FunctionTool, tool
 
@@ -110,7 +110,7 @@ class ShellTool:
         return self._face.replay
 
     @property
-    def approval(self) -> Approval:
+    def approval(self) -> Approval | ApprovalFunction:
         """Answer `ask` (KT-20)."""
         return self._face.approval
 

@@ -187,7 +187,7 @@ def test_an_untrusted_file_may_tighten_and_not_loosen(tmp_path: Path) -> None:
     file = tmp_path / "perdure.toml"
     values = {
         "store": {"url": "sqlite:x", "durability": "power"},
-        "approvals": {"allow": ["*"], "deny": ["shell"]},
+        "approvals": {"allow": ["*"], "deny": ["shell"], "rules": [{"tool": "x"}]},
         "tools": {"root": "..", "extra_roots": {"/": "rw"}, "env": ["X"], "kits": ["files"]},
         "providers": {"openai": {"base_url": "https://x", "key": "env:X", "window": 5}},
         "telemetry": {"to": "x"},
@@ -201,7 +201,8 @@ def test_an_untrusted_file_may_tighten_and_not_loosen(tmp_path: Path) -> None:
         "providers": {"openai": {"window": 5}},
     }
     assert sorted(ignored) == [
-        "approvals.allow", "mcp", "providers.openai.base_url", "providers.openai.key",
+        "approvals.allow", "approvals.rules", "mcp", "providers.openai.base_url",
+        "providers.openai.key",
         "store.url", "telemetry", "tools.env", "tools.extra_roots", "tools.root",
     ]  # fmt: skip
     inside = {"tools": {"root": "sub", "env": []}, "approvals": {"allow": []}}
@@ -256,6 +257,17 @@ def test_open_takes_what_load_config_answers(tmp_path: Path) -> None:
     assert isinstance(perdure.open("memory:", session="a", model="scripted:x"), OpenSession)
     with pytest.raises(AttributeError):
         config.files = ()  # type: ignore[misc] # the object is frozen
+
+
+@pytest.mark.spec("AQ-02")
+def test_rules_of_the_file_are_the_policy(tmp_path: Path) -> None:
+    text = '[[approvals.rules]]\ntool = "pay"\ndecision = "deny"\narguments = { amount = "9*" }\n'
+    policy = configured(perdure.load_config(write(tmp_path, text)))["approvals"]
+    assert policy.decide("pay", {"amount": 95}).decision == "deny"
+    assert policy.decide("pay", {"amount": 5}) is None
+    with pytest.raises(Rejected, match="perhaps") as refused:
+        perdure.load_config(write(tmp_path, text.replace('"deny"', '"perhaps"')))
+    assert "decision" in refused.value.message
 
 
 @pytest.mark.spec("CG-09")
