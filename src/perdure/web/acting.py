@@ -18,7 +18,6 @@ from perdure.harness.cancellation import AbortReport
 from perdure.harness.conversation import Conversation
 from perdure.harness.harness import Harness
 from perdure.records.addresses import ACTIVE_TOOLS, MODEL, THINKING, entry_label
-from perdure.records.approvals import Verdict
 from perdure.records.budgets import Budget, OnLimit, OnUnknown
 from perdure.records.conversations import QueueMode
 from perdure.records.inputs import Accepted
@@ -98,14 +97,6 @@ class Label(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry's label; null removes it."""
 
     label: str | None
-
-
-class NewDecision(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person's decision; whose it is comes with the token, never with the body."""
-
-    decision: Verdict
-    details: Any = None
-    drive: bool = True
 
 
 class Drive(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -314,21 +305,6 @@ async def label(call: Call) -> Reply:
         else:
             await harness.set_value(entry_label(entry_id), body.label)
     return Reply(content={"entry": entry_id, "label": body.label})
-
-
-async def decide(call: Call) -> Reply:
-    """Decide an approval; the first decision stands, and every later one is told it."""
-    body: NewDecision = call.body
-    async with call.house.using(call.session) as harness:
-        outcome = await harness.decide_approval(
-            path_seq(call, "task"),
-            body.decision,
-            details=body.details,
-            by=f"http:{call.subject}",
-        )
-        if body.drive:
-            await call.house.drive(call.session)
-    return Reply(content=outcome)
 
 
 async def drive(call: Call) -> Reply:

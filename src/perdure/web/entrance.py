@@ -30,7 +30,7 @@ CORS: Final = (
 
 POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    b"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    b"img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """What a page from here may load: its own files and stored images, nothing inline (WB-23)."""
 

@@ -18,6 +18,7 @@ from perdure.harness.overview import stored_model
 from perdure.ports import Sessions, Storage
 from perdure.records.entries import ModelId
 from perdure.records.sessions import Created, SessionInfo
+from perdure.web.kept import Questions, Timelines
 
 Opener: TypeAlias = Callable[[SessionInfo, ModelId | None], AbstractAsyncContextManager[Harness]]
 """How a session is opened: its facts, and the model it has stored."""
@@ -71,6 +72,8 @@ class House:
         """
         self.sessions = sessions
         self.stopping = asyncio.Event()
+        self.timelines = Timelines()
+        self.questions = Questions()
         self.streams = 0
         """How many event streams are open."""
         self._opener = opener
@@ -166,13 +169,20 @@ class House:
         held = self._held.get(session_id)
         return held is not None and held.driving is not None
 
-    async def change(self, session_id: str, timeout_s: float) -> None:
-        """Wait for a commit, the end of the server, or the time; another's commits are polled."""
+    def news(self, session_id: str) -> asyncio.Event | None:
+        """Answer what the next commit of an open session sets; taken before reading, none is lost.
+
+        None for a session that is not open here: whoever waits for its commits looks again.
+        """
         held = self._held.get(session_id)
-        if held is None or held.harness is None:
+        return None if held is None or held.harness is None else held.changed
+
+    async def until(self, news: asyncio.Event | None, timeout_s: float) -> None:
+        """Wait for news, the end of the server, or the time."""
+        if news is None:
             await self.pause(min(timeout_s, LOOK_AGAIN_S))
         else:
-            await self.pause(timeout_s, held.changed)
+            await self.pause(timeout_s, news)
 
     async def pause(self, timeout_s: float, *others: asyncio.Event) -> None:
         """Wait for one of some events, the end of the server, or the time."""

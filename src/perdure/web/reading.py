@@ -6,12 +6,11 @@ and what has history is read as of it, so that one answer is one state.
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct
 
 from perdure.errors import Rejected
-from perdure.harness import approvals
 from perdure.harness.overview import (
     context_size,
     entries_of,
@@ -20,8 +19,6 @@ from perdure.harness.overview import (
     stored_model,
 )
 from perdure.harness.results import stored_result
-from perdure.harness.spending import BudgetSpent, open_budgets
-from perdure.harness.usage import UsageReader
 from perdure.ports import Storage
 from perdure.records.addresses import SEALED_NAMESPACES, Address
 from perdure.records.conversations import ConversationState
@@ -37,10 +34,9 @@ from perdure.records.sessions import (
     TaskScan,
 )
 from perdure.records.tasks import Task
-from perdure.records.usage import UsageTotals
 from perdure.web.calls import LIMIT_DEFAULT, Call, Reply
 from perdure.web.sessions import Limit
-from perdure.web.wire import commit_record, plain
+from perdure.web.wire import plain
 
 WAIT_S_MAX = 60
 """Longest wait of one request (WB-11)."""
@@ -71,10 +67,12 @@ class EntriesQuery(AtQuery, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class TasksQuery(AtQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tasks."""
+    """Which tasks; with `before` or `newest` the last ones below."""
 
     limit: Limit = LIMIT_DEFAULT
     after: int | None = None
+    before: int | None = None
+    newest: bool = False
     live: bool | None = None
 
 
@@ -99,40 +97,13 @@ class ListQuery(AtQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     newest: bool = False
 
 
-class UsageQuery(AtQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose usage."""
-
-    conversation: int | None = None
-
-
-class ApprovalsQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which approvals: those that wait, or all there ever were."""
-
-    status: Literal["waiting", "all"] = "waiting"
-    limit: Limit = LIMIT_DEFAULT
-    after: int = 0
-
-
-class CommitsQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which main commits."""
-
-    limit: Limit = LIMIT_DEFAULT
-    after: int = 0
-
-
-class OpeningsQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many openings, the newest first."""
-
-    limit: Limit = LIMIT_DEFAULT
-
-
 class WaitQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many seconds to wait for the end."""
 
     wait: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 0
 
 
-class _At(Struct, frozen=True):
+class At(Struct, frozen=True):
     """A storage, and the boundary that it is read at; None before the first commit."""
 
     storage: Storage
@@ -140,18 +111,20 @@ class _At(Struct, frozen=True):
 
     @property
     def shown(self) -> Seq:
+        """Answer `asOf`."""
         return self.as_of or Seq(0)
 
 
 @asynccontextmanager
-async def _at(call: Call, as_of: int | None) -> AsyncGenerator[_At]:
+async def at_boundary(call: Call, as_of: int | None) -> AsyncGenerator[At]:
     """Open the session at one boundary."""
     async with call.house.reading(call.session) as storage:
         now = await storage.boundary_at(storage.info.last_commit_ms)
-        yield _At(storage, (now or None) if as_of is None else Seq(as_of))
+        yield At(storage, (now or None) if as_of is None else Seq(as_of))
 
 
-def _reply(at: _At, **fields: object) -> Reply:
+def reply_at(at: At, **fields: object) -> Reply:
+    """Answer what was read, with the boundary it was read at."""
     return Reply(content={"asOf": at.shown, **fields})
 
 
@@ -174,7 +147,7 @@ async def conversation_of(
     return state
 
 
-async def _conversation(call: Call, at: _At) -> ConversationState:
+async def _conversation(call: Call, at: At) -> ConversationState:
     word: str = call.request.path_params["conv"]
     return await conversation_of(at.storage, word, as_of=at.as_of)
 
@@ -182,63 +155,67 @@ async def _conversation(call: Call, at: _At) -> ConversationState:
 async def list_conversations(call: Call) -> Reply:
     """Answer a page of conversations by id."""
     query: ConversationsQuery = call.query
-    async with _at(call, query.as_of) as at:
+    async with at_boundary(call, query.as_of) as at:
         page = await at.storage.scan_conversations(
             ConversationScan(
-                owner=_seq(query.owner),
-                parent=_seq(query.parent),
-                after=_seq(query.after),
+                owner=seq_or_none(query.owner),
+                parent=seq_or_none(query.parent),
+                after=seq_or_none(query.after),
                 limit=query.limit,
                 as_of=at.as_of,
             )
         )
-        return _reply(
+        return reply_at(
             at, conversations=page, next=page[-1].id if len(page) == query.limit else None
         )
 
 
 async def get_conversation(call: Call) -> Reply:
     """Answer one conversation."""
-    async with _at(call, call.query.as_of) as at:
-        return _reply(at, conversation=await _conversation(call, at))
+    async with at_boundary(call, call.query.as_of) as at:
+        return reply_at(at, conversation=await _conversation(call, at))
 
 
 async def list_entries(call: Call) -> Reply:
     """Answer a page of entries in transcript order."""
     query: EntriesQuery = call.query
     backwards = query.newest or query.before is not None
-    async with _at(call, query.as_of) as at:
+    async with at_boundary(call, query.as_of) as at:
         state = await _conversation(call, at)
         page: Sequence[Entry] = await at.storage.scan_entries(
             EntryScan(
                 conv_id=state.id,
-                after=_seq(query.after),
-                before=_seq(query.before),
+                after=seq_or_none(query.after),
+                before=seq_or_none(query.before),
                 order="desc" if backwards else "asc",
                 limit=query.limit,
                 as_of=at.as_of,
             )
         )
         following = page[-1].id if len(page) == query.limit else None
-        return _reply(at, entries=page[::-1] if backwards else page, next=following)
+        return reply_at(at, entries=page[::-1] if backwards else page, next=following)
 
 
 async def list_tasks(call: Call) -> Reply:
     """Answer a page of tasks, each with its role and what it waits for."""
     query: TasksQuery = call.query
-    async with _at(call, query.as_of) as at:
+    backwards = query.newest or query.before is not None
+    async with at_boundary(call, query.as_of) as at:
         state = await _conversation(call, at)
         page = await at.storage.scan_tasks(
             TaskScan(
                 conv_id=state.id,
                 live=query.live,
-                after=_seq(query.after),
+                after=seq_or_none(query.after),
+                before=seq_or_none(query.before),
+                order="desc" if backwards else "asc",
                 limit=query.limit,
                 as_of=at.as_of,
             )
         )
         following = page[-1].id if len(page) == query.limit else None
-        return _reply(at, tasks=[task_record(task) for task in page], next=following)
+        shown = page[::-1] if backwards else page
+        return reply_at(at, tasks=[task_record(task) for task in shown], next=following)
 
 
 def task_record(task: Task) -> dict[str, Any]:
@@ -255,11 +232,11 @@ def task_record(task: Task) -> dict[str, Any]:
 
 async def get_context(call: Call) -> Reply:
     """Answer what the model is shown, in order, and how much it is."""
-    async with _at(call, call.query.as_of) as at:
+    async with at_boundary(call, call.query.as_of) as at:
         state = await _conversation(call, at)
         model = await stored_model(at.storage, as_of=at.as_of)
         size = await context_size(at.storage, state, model)
-        return _reply(
+        return reply_at(
             at,
             entries=await entries_of(at.storage, list(state.context)),
             prefixVersion=state.prefix_version,
@@ -272,9 +249,9 @@ async def get_context(call: Call) -> Reply:
 
 async def get_queue(call: Call) -> Reply:
     """Answer the inputs that wait, oldest first, with their words."""
-    async with _at(call, call.query.as_of) as at:
+    async with at_boundary(call, call.query.as_of) as at:
         state = await _conversation(call, at)
-        return _reply(at, queue=await queue_of(at.storage, state))
+        return reply_at(at, queue=await queue_of(at.storage, state))
 
 
 async def queue_of(storage: Storage, state: ConversationState) -> list[dict[str, Any]]:
@@ -301,18 +278,18 @@ async def list_values(call: Call) -> Reply:
     """Answer values of a conversation by key, inherited ones included."""
     query: ValuesQuery = call.query
     _check_open(query.namespace)
-    async with _at(call, query.as_of) as at:
+    async with at_boundary(call, query.as_of) as at:
         state = await _conversation(call, at)
         if query.key is not None:
             address = _address("value", state, query.namespace, query.key)
             value = await at.storage.value(address, as_of=at.as_of)
-            return _reply(at, values=[] if value is None else [_value(value)], next=None)
+            return reply_at(at, values=[] if value is None else [_value(value)], next=None)
         if query.as_of is not None:
             raise Rejected("invariant", "values of the past are read one by one: name the key")
         address = _address("value", state, query.namespace, query.prefix)
         page = await at.storage.scan_values(address, after=query.after, limit=query.limit)
         following = page[-1].key if len(page) == query.limit else None
-        return _reply(at, values=[_value(value) for value in page], next=following)
+        return reply_at(at, values=[_value(value) for value in page], next=following)
 
 
 def _value(value: StoredValue) -> dict[str, object]:
@@ -324,13 +301,13 @@ async def list_elements(call: Call) -> Reply:
     query: ListQuery = call.query
     _check_open(query.namespace)
     backwards = query.newest or query.before is not None
-    async with _at(call, query.as_of) as at:
+    async with at_boundary(call, query.as_of) as at:
         state = await _conversation(call, at)
         page = await at.storage.elements(
             _address("list", state, query.namespace, query.key),
             ListPage(
-                after=_seq(query.after),
-                before=_seq(query.before),
+                after=seq_or_none(query.after),
+                before=seq_or_none(query.before),
                 order="desc" if backwards else "asc",
                 limit=query.limit,
                 as_of=at.as_of,
@@ -338,7 +315,7 @@ async def list_elements(call: Call) -> Reply:
         )
         following = page[-1].seq if len(page) == query.limit else None
         shown = page[::-1] if backwards else page
-        return _reply(at, elements=[_element(one) for one in shown], next=following)
+        return reply_at(at, elements=[_element(one) for one in shown], next=following)
 
 
 def _element(element: ListElement) -> dict[str, object]:
@@ -359,31 +336,7 @@ def _check_open(namespace: str) -> None:
         raise Rejected("invariant", f"the namespace {namespace!r} is not shown")
 
 
-async def get_usage(call: Call) -> Reply:
-    """Answer what the session, or one conversation, has used, and what is spent of each budget.
-
-    Budgets are those of the inputs that live work owes an answer; a look back has none.
-    """
-    query: UsageQuery = call.query
-    async with _at(call, query.as_of) as at:
-        conv_id = None
-        if query.conversation is not None:
-            word = str(query.conversation)
-            conv_id = (await conversation_of(at.storage, word, as_of=at.as_of)).id
-        totals = await UsageReader(at.storage).totals(conv_id, as_of=at.as_of)
-        budgets = await open_budgets(at.storage) if query.as_of is None else ()
-        return _reply(
-            at,
-            usage=usage_record(totals),
-            budgets=[_budget(one) for one in budgets],
-        )
-
-
-def _budget(one: BudgetSpent) -> dict[str, Any]:
-    return {"inputId": one.input_id, "currency": one.currency, "limits": plain(one.limits)}
-
-
-def _camel(fields: dict[str, Any]) -> dict[str, Any]:
+def camel(fields: dict[str, Any]) -> dict[str, Any]:
     """Name the fields of one record as the wire does; what stands below them stays."""
     answer: dict[str, Any] = {}
     for name, item in fields.items():
@@ -392,57 +345,20 @@ def _camel(fields: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def usage_record(totals: UsageTotals) -> dict[str, Any]:
-    """Answer totals as the wire names them; the keys of costs are currencies and stay."""
-    fields = _camel(plain(totals))
-    return {
-        name: _camel(cast("dict[str, Any]", item))
-        if isinstance(item, dict) and name != "costs"
-        else item
-        for name, item in fields.items()
-    }
-
-
-async def list_approvals(call: Call) -> Reply:
-    """Answer the approvals that wait, or all, with exactly the arguments that would run."""
-    query: ApprovalsQuery = call.query
-    async with _at(call, None) as at:
-        found = await approvals.list_approvals(at.storage, waiting_only=query.status == "waiting")
-        page = [view for view in found if view.id > query.after][: query.limit]
-        following = page[-1].id if len(page) == query.limit else None
-        return _reply(at, approvals=[_camel(plain(view)) for view in page], next=following)
-
-
-async def list_commits(call: Call) -> Reply:
-    """Answer main commits in order, as the event stream sends them."""
-    query: CommitsQuery = call.query
-    async with _at(call, None) as at:
-        page = await at.storage.commits(after=Seq(query.after), limit=query.limit)
-        following = page[-1].last_seq if len(page) == query.limit else None
-        return _reply(at, commits=[commit_record(one) for one in page], next=following)
-
-
-async def list_openings(call: Call) -> Reply:
-    """Answer who opened the session when, newest first."""
-    query: OpeningsQuery = call.query
-    async with _at(call, None) as at:
-        found = await at.storage.openings(limit=query.limit)
-        return _reply(at, openings=[_camel(plain(one)) for one in found], next=None)
-
-
 async def get_input(call: Call) -> Reply:
     """Answer what became of an input, waiting for its end when asked to (WB-11)."""
     input_id, left_s = path_seq(call, "input"), float(call.query.wait)
     loop = call.house.loop
     deadline = loop.time() + left_s
     while True:
-        async with _at(call, None) as at:
+        news = call.house.news(call.session)
+        async with at_boundary(call, None) as at:
             result = await stored_result(at.storage, input_id)
             shown = {**plain(result), "final": result.final, "text": result.text}
         left_s = deadline - loop.time()
         if result.final or left_s <= 0 or call.house.stopping.is_set():
-            return _reply(at, **shown)
-        await call.house.change(call.session, left_s)
+            return reply_at(at, **shown)
+        await call.house.until(news, left_s)
 
 
 def path_seq(call: Call, name: str) -> Seq:
@@ -453,5 +369,6 @@ def path_seq(call: Call, name: str) -> Seq:
     return Seq(int(word))
 
 
-def _seq(number: int | None) -> Seq | None:
+def seq_or_none(number: int | None) -> Seq | None:
+    """Take a parameter for a seq."""
     return None if number is None else Seq(number)

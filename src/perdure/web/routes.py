@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from perdure.web import acting, reading, sessions, stream
+from perdure.web import acting, approvals, history, reading, sessions, stream
 from perdure.web.calls import Handler, NoQuery
 
 OPEN_PATHS: Final = frozenset({"/health"})
@@ -63,6 +63,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=NoQuery,
         statuses=(201, 200),
     ),
+    _get("/v1/approvals", approvals.list_all_approvals, approvals.AllApprovalsQuery),
     _get(SESSION, sessions.get_session, NoQuery),
     Route(method="PATCH", path=SESSION, handler=sessions.rename_session, body=sessions.NewName),
     Route(
@@ -79,9 +80,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get(CONVERSATION + "/queue", reading.get_queue),
     _get(CONVERSATION + "/values", reading.list_values, reading.ValuesQuery),
     _get(CONVERSATION + "/lists", reading.list_elements, reading.ListQuery),
-    _get(SESSION + "/usage", reading.get_usage, reading.UsageQuery),
-    _get(SESSION + "/commits", reading.list_commits, reading.CommitsQuery),
-    _get(SESSION + "/openings", reading.list_openings, reading.OpeningsQuery),
+    _get(SESSION + "/usage", history.get_usage, history.UsageQuery),
+    _get(SESSION + "/commits", history.list_commits, history.CommitsQuery),
+    _get(SESSION + "/openings", history.list_openings, history.OpeningsQuery),
     Route(
         method="GET",
         path=SESSION + "/events",
@@ -98,8 +99,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     _post(SESSION + "/configure", acting.configure, acting.Configure),
     _post(SESSION + "/reset", acting.reset, acting.Reset),
     _post(SESSION + "/labels/{entry}", acting.label, acting.Label, query=NoQuery),
-    _get(SESSION + "/approvals", reading.list_approvals, reading.ApprovalsQuery),
-    _post(SESSION + "/approvals/{task}/decision", acting.decide, acting.NewDecision, query=NoQuery),
+    _get(SESSION + "/approvals", approvals.list_approvals, approvals.ApprovalsQuery),
+    _post(
+        SESSION + "/approvals/{task}/decision",
+        approvals.decide,
+        approvals.NewDecision,
+        query=NoQuery,
+    ),
     _post(
         SESSION + "/drive",
         acting.drive,

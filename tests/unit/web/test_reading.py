@@ -115,8 +115,9 @@ async def paged(site: Site, place: str, noun: str, by: str, limit: int) -> list[
     """Read a list page by page, forwards or backwards."""
     found: list[Any] = []
     cursor = "&newest=true" if by == "before" else ""
+    place += "&" if "?" in place else "?"
     while True:
-        page = (await site.ask("GET", f"{place}?limit={limit}{cursor}")).json
+        page = (await site.ask("GET", f"{place}limit={limit}{cursor}")).json
         found = found + page[noun] if by == "after" else page[noun] + found
         if page["next"] is None:
             return found
@@ -189,3 +190,23 @@ async def test_a_session_says_what_it_is_doing(site: Site) -> None:
     await empty.close()
     found = (await site.ask("GET", "/v1/sessions?name=empty&detail=true")).json["sessions"]
     assert (found[0]["state"], found[0]["root"], found[0]["lastWords"]) == ("empty", None, None)
+
+
+@pytest.mark.spec("WB-07")
+async def test_commits_are_read_from_either_end_with_and_without_writes(site: Site) -> None:
+    path = await talked(site, "a", "b")
+    whole = (await site.ask("GET", f"{path}/commits")).json["commits"]
+    bare = [
+        {name: one[name] for name in ("type", "firstSeq", "lastSeq", "timestamp")} | {"number": n}
+        for n, one in enumerate(whole, 1)
+    ]
+    for step in (1, 2, 100):
+        place = f"{path}/commits"
+        assert await paged(site, place, "commits", "before", step) == whole
+        assert await paged(site, f"{place}?writes=false", "commits", "before", step) == bare
+        assert await paged(site, f"{place}?writes=false", "commits", "after", step) == bare
+    page = (await site.ask("GET", f"{path}/commits?writes=false&limit=1")).json
+    assert page["total"] == len(whole)
+    await site.ask("POST", f"{path}/configure", {"label": "x"})
+    page = (await site.ask("GET", f"{path}/commits?writes=false&newest=true&limit=1")).json
+    assert (page["total"], page["commits"][0]["lastSeq"]) == (len(whole) + 1, page["asOf"])
