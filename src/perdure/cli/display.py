@@ -88,11 +88,15 @@ class Ended(Struct, frozen=True, kw_only=True):
 class Display:
     """Listen to one open session and show it."""
 
-    def __init__(self, surface: Surface) -> None:
-        """Show on the surface's terminal: words, or events for a program."""
+    def __init__(self, surface: Surface, *, is_watch: bool = False) -> None:
+        """Show on the surface's terminal: words, or events for a program.
+
+        A watch is asked for all that is said, so its words go to standard output wherever that is.
+        """
         self._terminal = surface.terminal
         self._events = surface.flags.machine == "events"
-        self._streams_text = surface.flags.machine == "no" and self._terminal.out_is_terminal
+        is_shown = is_watch or self._terminal.out_is_terminal
+        self._streams_text = surface.flags.machine == "no" and is_shown
         self._streams: dict[Seq, _Stream] = {}
         self._calls: dict[tuple[Seq, int], ToolCallPart] = {}
         self._texts: dict[Seq, str] = {}

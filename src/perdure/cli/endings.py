@@ -201,7 +201,8 @@ def ending_of(error: BaseException) -> Ending | None:
             problem = Problem(
                 code="busy",
                 message=str(error),
-                hint="inspect and context read it all the same; drive it when its owner has ended",
+                hint="inspect, context and watch show it all the same; drive it when its owner "
+                "has ended",
             )
             return Ending(outcome="busy", error=problem, data=dict(error.holder) or None)
         case Faulted() if error.code == "defect":

@@ -1,7 +1,5 @@
 """What `run` and `resume` drive with: model, tools and permissions, by flag or configuration."""
 
-import getpass
-import os
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -22,6 +20,7 @@ from perdure.cli.surface import Flags, Surface
 from perdure.configuration.tables import ToolsTable
 from perdure.harness.overview import stored_model
 from perdure.hosts.files import LocalFiles
+from perdure.hosts.folders import user_name
 from perdure.hosts.threads import DaemonThreads
 from perdure.opening import OpenSession, configured, open_store, system_ports
 from perdure.ports import Tool
@@ -269,10 +268,7 @@ def _files(table: ToolsTable) -> Callable[[str], LocalFiles]:
 
 def by_of(surface: str) -> str:
     """Name the person at this terminal, for the record of a decision (AQ-06, AQ-09)."""
-    try:
-        return f"{surface}:{getpass.getuser()}"
-    except (KeyError, OSError):
-        return f"{surface}:{os.getuid()}"
+    return f"{surface}:{user_name()}"
 
 
 def places_of(flags: Flags) -> Sequence[str]:

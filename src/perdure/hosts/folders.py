@@ -1,5 +1,6 @@
 """Where files of perdure live: a person's by the custom of the platform, a store's beside it."""
 
+import getpass
 import os
 import shutil
 import sys
@@ -17,6 +18,14 @@ def user_data_folder() -> Path:
 def user_config_folder() -> Path:
     """Answer the folder for the user's configuration."""
     return _folder("XDG_CONFIG_HOME", ".config")
+
+
+def user_name() -> str:
+    """Name the user that this process runs as, by number when nothing names it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def launch_root(url: str) -> Path | None:

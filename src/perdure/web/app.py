@@ -83,7 +83,7 @@ class _Served:
             call = Call(
                 request=request,
                 house=self._house,
-                subject=request.scope["perdure.subject"],
+                by=f"{self._doors.by}:{request.scope['perdure.subject']}",
                 query=read_query(request, route.query),
                 body=await read_body(request, route.body, self._threads),
             )

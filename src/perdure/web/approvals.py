@@ -78,7 +78,7 @@ async def decide(call: Call) -> Reply:
             path_seq(call, "task"),
             body.decision,
             details=body.details,
-            by=f"http:{call.subject}",
+            by=call.by,
         )
         if body.drive:
             await call.house.drive(call.session)

@@ -27,11 +27,14 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A request that came through the doors, with body and query as its route declares them."""
+    """A request that came through the doors, with body and query as its route declares them.
+
+    `by` says whose it is, in the words of a decision's record (AQ-06).
+    """
 
     request: Request
     house: House
-    subject: str
+    by: str
     query: Any
     body: Any
 

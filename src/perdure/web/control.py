@@ -10,14 +10,12 @@ from typing import Final
 from uvicorn.server import ServerState
 
 from perdure.harness.harness import Harness
+from perdure.hosts.folders import user_name
 from perdure.ports import Sessions, Threads
 from perdure.web.app import make_app
 from perdure.web.auth import Doors
 from perdure.web.house import House
 from perdure.web.serving import Protocol, config_of
-
-SUBJECT: Final = "control"
-"""Who the token of a control address belongs to: a program of the same user."""
 
 LAST_ANSWERS_S: Final = 1.0
 """How long the end waits for answers that are being written."""
@@ -55,7 +53,9 @@ async def answer(
 ) -> ControlServer:
     """Answer on a listening socket, for whoever knows the token; the session stays its owner's."""
     house = House.of(harness, sessions)
-    app = make_app(house, Doors(tokens={token: SUBJECT}), threads, has_page=False)
+    # Who knows the token is this user: nobody else can read it.
+    doors = Doors(tokens={token: user_name()}, by="cli")
+    app = make_app(house, doors, threads, has_page=False)
     config = config_of(app)
     config.load()
     state = ServerState()

@@ -7,7 +7,7 @@ is named with its reason until the server ends, and the others go on (WB-19).
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -140,7 +140,8 @@ class House:
             StorageBusy: another live process owns it.
         """
         if self._only is not None:
-            raise Rejected("busy", "the process that serves this address has the session open")
+            await self._give_up(info)
+            return
         held = self._held.get(info.id)
         if held is not None and held.uses > 0:
             raise Rejected("busy", f"the session {info.name!r} is in use here; end that first")
@@ -148,6 +149,16 @@ class House:
         await self.sessions.delete(info.name)
         if self._removed is not None:
             await self._removed(info)
+
+    async def _give_up(self, info: SessionInfo) -> None:
+        """Cancel all work of the one session here, close it for its owner, and delete it."""
+        harness = self._held[info.id].harness
+        assert harness is not None
+        with suppress(Closed, TimeoutError):
+            async with asyncio.timeout(CLOSE_GRACE_S):
+                await (await harness.root()).shutdown()
+        await harness.close(grace=CLOSE_GRACE_S)
+        await self.sessions.delete(info.name)
 
     @asynccontextmanager
     async def reading(self, session_id: str) -> AsyncGenerator[Storage]:

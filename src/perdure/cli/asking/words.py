@@ -13,11 +13,10 @@ HELP: Final = """\
   y  let this call run, with exactly the arguments shown
   n  refuse it; the model is told that it was denied
   d  refuse it and say why; the model reads that
-  a  let it run, and remember that for this session
   ?  show this
 Nothing is decided by an empty line, by the end of input, or by Ctrl-C."""
 
-KEYS: Final = "run it? y yes, n no, d no with a reason, a always, ? help:"
+KEYS: Final = "run it? y yes, n no, d no with a reason, ? help:"
 
 
 class Waiting(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from msgspec import Struct
 import perdure
 from perdure.cli.commands.catalogues import key_state
 from perdure.cli.commands.reaching import reach_checks
+from perdure.cli.forwarding.reach import ANSWER_S, answering
 from perdure.cli.places import data_folder, exists, file_of, store_url
 from perdure.cli.surface import Flags
 from perdure.configuration.config import Config
@@ -23,7 +24,7 @@ from perdure.errors import PerdureError
 from perdure.opening import open_store, system_ports
 from perdure.providers.config import HOSTED, ProviderConfig
 from perdure.providers.local_files import find_local
-from perdure.records.sessions import SessionInfo
+from perdure.records.sessions import Owner, SessionInfo
 
 Result: TypeAlias = Literal["ok", "warn", "fail"]
 
@@ -229,11 +230,26 @@ async def _sessions(url: str) -> Sequence[Check]:
         Check(result="ok", name="store format", found=formats),
         Check(result="ok", name="sessions", found=f"{len(found):,}"),
     ]
-    return [*checks, *_odd_sessions(found)]
+    owners = [await _owner(info.name, info.owner) for info in found if info.owner is not None]
+    return [*checks, *_odd_sessions(found), *owners]
+
+
+async def _owner(name: str, owner: Owner) -> Check:
+    """Ask whoever has a session open whether they answer (CM-17)."""
+    where = f"session {name!r} is open in process {owner.pid} on {owner.host}"
+    if await answering(owner, name, ANSWER_S) is not None:
+        return Check(result="ok", name="owner", found=f"{where}, which answers", is_private=True)
+    return Check(
+        result="warn",
+        name="owner",
+        found=f"{where}, which does not answer",
+        remedy=f"see whether process {owner.pid} was stopped, or ask on its own host",
+        is_private=True,
+    )
 
 
 def _odd_sessions(found: Sequence[SessionInfo]) -> Iterator[Check]:
-    """Name sessions that are damaged, owned right now, or from the future."""
+    """Name sessions that are damaged, or from the future."""
     now_ms = system_ports().clock.now_ms()
     for info in found:
         name = f"session {info.name!r}"
@@ -243,13 +259,6 @@ def _odd_sessions(found: Sequence[SessionInfo]) -> Iterator[Check]:
                 name="damage",
                 found=f"{name}: {info.damaged}",
                 remedy="restore a copy of the store",
-                is_private=True,
-            )
-        elif info.owner is not None:
-            yield Check(
-                result="ok",
-                name="owner",
-                found=f"{name} is open in process {info.owner.pid} on {info.owner.host}",
                 is_private=True,
             )
         if info.last_commit_ms > now_ms:

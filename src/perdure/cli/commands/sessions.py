@@ -10,6 +10,7 @@ import perdure
 from perdure.cli.choices import store_of
 from perdure.cli.commands.inspect import as_document, as_words, state_of
 from perdure.cli.endings import Ending, Spent, UsageProblem
+from perdure.cli.forwarding.reach import owner_there
 from perdure.cli.groups import DefaultGroup
 from perdure.cli.last import folder_in, not_found
 from perdure.cli.names import session_names
@@ -118,6 +119,10 @@ def rename_session(surface: Surface, *, old: str, new: str) -> Ending:
     """Rename."""
 
     async def run() -> None:
+        there = await owner_there(store_of(surface), old)
+        if there is not None:
+            await there.rename(new)
+            return
         async with _writable(surface, old) as sessions:
             await sessions.rename(old, new)
 
@@ -139,6 +144,10 @@ def delete_session(surface: Surface, *, name: str, yes: bool) -> Ending:
             return await overview(storage)
 
     async def delete() -> None:
+        there = await owner_there(url, name)
+        if there is not None:
+            await there.delete()
+            return
         async with _writable(surface, name) as sessions:
             await sessions.delete(name)
 

@@ -4,26 +4,28 @@ import asyncio
 from typing import Final
 
 import click
+from msgspec import structs
 
 import perdure
 from perdure.cli.commands.inspect import as_document, as_words
 from perdure.cli.display import Display
 from perdure.cli.driving.plan import unless_told
-from perdure.cli.endings import Ending
+from perdure.cli.endings import Ending, Problem
 from perdure.cli.events import BaseEvent, CommitEvent, SignalEvent
 from perdure.cli.forwarding.change import named
 from perdure.cli.forwarding.following import Follower
-from perdure.cli.forwarding.reach import ANSWER_S, TRY_AGAIN_S, answering, unanswered
+from perdure.cli.forwarding.reach import TRY_AGAIN_S, owner_there
 from perdure.cli.forwarding.there import There
 from perdure.cli.reading import reading
 from perdure.cli.stopping import Stop
 from perdure.cli.surface import Surface, surfaced
-from perdure.errors import Closed
+from perdure.errors import Closed, Rejected
 from perdure.harness.overview import Overview, overview
+from perdure.records.batches import selected
 from perdure.records.seqs import Seq
-from perdure.records.sessions import EntryScan, Owner, TaskScan
-from perdure.records.watch import WatchCommit, WatchEvent
-from perdure.storage.owners import busy
+from perdure.records.sessions import EntryScan, TaskScan
+from perdure.records.watch import ClosedSignal, FaultSignal, WatchCommit, WatchEvent
+from perdure.records.writes import Commit
 
 COMMITS_PAGE: Final = 100
 
@@ -67,7 +69,7 @@ class _Watch:
         self._name = name
         conv_id = surface.flags.conversation
         self._conv_id = None if conv_id is None else Seq(conv_id)
-        self._follower = Follower(Display(surface))
+        self._follower = Follower(Display(surface, is_watch=True))
         self._base: Overview | None = None
 
     async def run(self) -> None:
@@ -77,18 +79,21 @@ class _Watch:
             StorageBusy: its owner does not answer.
         """
         await self._show_base()
-        silent_s = 0.0
-        while (owner := await self._owner()) is not None:
-            there = await answering(owner, self._name, ANSWER_S - silent_s)
-            if there is not None and await self._follow(there):
-                silent_s = 0.0
-                continue
-            if silent_s >= ANSWER_S:
-                error = busy(f"the session {self._name!r}", owner)
-                raise unanswered(error, f"it did not answer in {ANSWER_S:.0f} s")
-            await asyncio.sleep(TRY_AGAIN_S)
-            silent_s += TRY_AGAIN_S
-        await self._catch_up()
+        try:
+            while not self._has_ended():
+                there = await owner_there(self._url, self._name)
+                if there is None:
+                    break
+                if not await self._follow(there):
+                    await asyncio.sleep(TRY_AGAIN_S)
+            await self._catch_up()
+        except Rejected as error:
+            if error.code != "not_found":
+                raise
+            self._surface.terminal.say(f"the session {self._name!r} was deleted")
+
+    def _has_ended(self) -> bool:
+        return isinstance(self._follower.last_word, ClosedSignal | FaultSignal)
 
     async def _show_base(self) -> None:
         """Show the session as it is; the stream goes on from there, so nothing is missed."""
@@ -116,7 +121,7 @@ class _Watch:
             async for event in events:
                 self._told(follower.take(event))
                 has_told = True
-                if follower.is_over:
+                if follower.last_word is not None:
                     break
         except (OSError, Closed):
             pass
@@ -132,10 +137,6 @@ class _Watch:
                 CommitEvent(first_seq=first_seq, last_seq=last_seq, timestamp=time_ms)
             )
 
-    async def _owner(self) -> Owner | None:
-        async with reading(self._url, self._name) as storage:
-            return storage.info.owner
-
     async def _catch_up(self) -> None:
         """Show what was committed after the last event: an owner that was killed tells no more."""
         async with reading(self._url, self._name) as storage:
@@ -143,17 +144,26 @@ class _Watch:
                 after=Seq(int(self._follower.last_id)), limit=COMMITS_PAGE
             ):
                 for commit in page:
-                    self._follower.commit(commit)
                     self._follower.last_id = str(commit.last_seq)
-                    self._say_commit(commit.first_seq, commit.last_seq, commit.time_ms)
+                    self._missed(commit)
+
+    def _missed(self, commit: Commit) -> None:
+        watched = None if self._conv_id is None else {self._conv_id}
+        writes = selected(commit, watched, self._follower.home_of)
+        if writes:
+            self._follower.commit(structs.replace(commit, writes=tuple(writes)))
+            self._say_commit(commit.first_seq, commit.last_seq, commit.time_ms)
 
     def ending(self, stop: Stop) -> Ending:
         """Say how the watch ended."""
-        base = self._base
+        base, last = self._base, self._follower.last_word
+        problem = None
+        if isinstance(last, FaultSignal):
+            problem = Problem(code="fault", message=f"the session stopped: {last.message}")
         return Ending(
-            outcome=stop.outcome or "done",
+            outcome=stop.outcome or ("done" if problem is None else "storage"),
             session=self._name,
             conversation=None if base is None else base.conversation,
             data=None if base is None else as_document(base),
-            text=None if self._surface.flags.machine != "document" else "",
+            error=problem,
         )

@@ -73,7 +73,7 @@ class _Forwarded:
             async for event in self._there.events(conv_id=self._conv_id, limit=1):
                 follower.take(event)
                 began.set()
-                if follower.is_over:
+                if follower.last_word is not None:
                     return
         finally:
             began.set()

@@ -9,7 +9,7 @@ from perdure.cli.display import Display
 from perdure.cli.forwarding.there import SseEvent
 from perdure.line.line import Delivery, Preview
 from perdure.records.codec import decode, decode_json
-from perdure.records.entries import Entry
+from perdure.records.entries import Entry, new_entry
 from perdure.records.folding import patch_task
 from perdure.records.frames import FrameBatch
 from perdure.records.seqs import Seq
@@ -36,8 +36,8 @@ class Follower:
         self._tasks: dict[Seq, Task] = {}
         self.last_id = ""
         """The id of the last event that has one: where a lost stream goes on."""
-        self.is_over = False
-        """Whether the stream has said its last word."""
+        self.last_word: WatchEvent | None = None
+        """The signal that ended the stream, None while it goes on."""
 
     def take(self, event: SseEvent) -> WatchEvent:
         """Show one event of the stream; answers it, read."""
@@ -60,7 +60,7 @@ class Follower:
                     Preview(task_id=found.task_id, kind="frame", payload=batch)
                 )
             case _:
-                self.is_over = isinstance(found, LAST_SIGNALS)
+                self.last_word = found if isinstance(found, LAST_SIGNALS) else None
         return found
 
     def begin(self, tasks: Iterable[Task], entries: Iterable[Entry]) -> None:
@@ -73,10 +73,15 @@ class Follower:
             if task.kind == "tool":
                 self._display.note_call(task)
 
+    def home_of(self, task_id: Seq) -> Seq | None:
+        """Answer the conversation of a task that lives, None for another."""
+        task = self._tasks.get(task_id)
+        return None if task is None else task.conv_id
+
     def commit(self, commit: Commit) -> None:
         """Show one main commit."""
         entries = tuple(
-            _entry(write, commit.last_seq)
+            new_entry(write, commit.last_seq)
             for write in commit.writes
             if isinstance(write, InsertEntry)
         )
@@ -95,22 +100,6 @@ class Follower:
                 if isinstance(write, SettleTask):
                     del self._tasks[task.id]
         yield from moved.values()
-
-
-def _entry(write: InsertEntry, commit_end: Seq) -> Entry:
-    return Entry(
-        id=write.seq,
-        conv_id=write.conv_id,
-        kind=write.kind,
-        written_by=write.written_by,
-        call_index=write.call_index,
-        through=write.through,
-        key=write.key,
-        ref=write.ref,
-        meta_json=write.meta_json,
-        payload_json=write.payload_json,
-        commit_end=commit_end,
-    )
 
 
 def without_texts(data: bytes) -> bytes:

@@ -14,10 +14,12 @@ import msgspec
 
 from perdure.cli.forwarding.here import Here
 from perdure.cli.forwarding.there import There
+from perdure.cli.reading import reading
 from perdure.errors import Closed, StorageBusy
 from perdure.hosts.control_socket import token_of
 from perdure.opening import OpenSession
 from perdure.records.sessions import Owner
+from perdure.storage.owners import busy
 
 ANSWER_S: Final = 5.0
 """How long an owner has to answer (CM-17)."""
@@ -49,15 +51,40 @@ async def reach(opening: OpenSession, session: str | None) -> Here | There:
         try:
             return Here(await opening.__aenter__())
         except StorageBusy as error:
-            busy = error
-        owner = owner_of(busy.holder)
+            refusal = error
+        owner = owner_of(refusal.holder)
         if owner is not None and owner.host != os.uname().nodename:
-            raise unanswered(busy, "that is another host") from None
+            raise unanswered(refusal, "that is another host") from None
         there = None if session is None else await answering(owner, session, end - clock())
         if there is not None:
             return there
         if clock() >= end:
-            raise unanswered(busy, f"it did not answer in {ANSWER_S:.0f} s") from None
+            raise unanswered(refusal, f"it did not answer in {ANSWER_S:.0f} s") from None
+        await asyncio.sleep(TRY_AGAIN_S)
+
+
+async def owner_there(url: str, session: str) -> There | None:
+    """Reach the process that has a session open; None when none has, or it has just ended.
+
+    Raises:
+        StorageBusy: it does not answer.
+        Rejected: `not_found`.
+    """
+    clock = asyncio.get_running_loop().time
+    end = clock() + ANSWER_S
+    while True:
+        async with reading(url, session) as storage:
+            owner = storage.info.owner
+        if owner is None:
+            return None
+        error = busy(f"the session {session!r}", owner)
+        if owner.host != os.uname().nodename:
+            raise unanswered(error, "that is another host")
+        there = await answering(owner, session, end - clock())
+        if there is not None:
+            return there
+        if clock() >= end:
+            raise unanswered(error, f"it did not answer in {ANSWER_S:.0f} s")
         await asyncio.sleep(TRY_AGAIN_S)
 
 
