@@ -182,9 +182,16 @@ class Desk:
 
     def terminal(self, *words: str, **env: str) -> "TypedTerminal":
         """Start on a pseudo-terminal of its own, as a shell does."""
+        return self._on_pty([PERDURE, *words], **env)
+
+    def shell_terminal(self) -> "TypedTerminal":
+        """Start a shell on a pseudo-terminal, with job control, as a person has it."""
+        return self._on_pty(["bash", "--norc", "--noprofile", "-i"], PS1="$ ")
+
+    def _on_pty(self, line: list[str], **env: str) -> "TypedTerminal":
         main, child = pty.openpty()
         process = subprocess.Popen(
-            [PERDURE, *words],
+            line,
             env={**self.env, **env},
             cwd=self.folder,
             stdin=child,

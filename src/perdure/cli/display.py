@@ -200,6 +200,8 @@ class Display:
         if result is None and task.status != "running":
             self.note_call(task)
             return
+        if result is None and task.abort_requested is not UNSET:
+            return  # it was shown when it started
         arguments = self._arguments_of(task, state)
         label = task_label(task)
         if result is None:

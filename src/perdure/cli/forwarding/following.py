@@ -1,14 +1,12 @@
 """Show a session that another process drives, from what its watch delivers (CM-26, WT-19)."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, cast
-
-import msgspec
 
 from perdure.cli.display import Display
+from perdure.cli.forwarding.exact import without_texts
 from perdure.cli.forwarding.there import SseEvent
 from perdure.line.line import Delivery, Preview
-from perdure.records.codec import decode, decode_json
+from perdure.records.codec import decode
 from perdure.records.entries import Entry, new_entry
 from perdure.records.folding import patch_task
 from perdure.records.frames import FrameBatch
@@ -23,9 +21,6 @@ from perdure.records.watch import (
     read_event,
 )
 from perdure.records.writes import Commit, InsertEntry, InsertTask, PatchTask, SettleTask
-
-TEXT: Final = "Text"
-"""End of the name of a canonical text that the wire puts beside a value (WB-14)."""
 
 
 class Follower:
@@ -100,21 +95,3 @@ class Follower:
                 if isinstance(write, SettleTask):
                     del self._tasks[task.id]
         yield from moved.values()
-
-
-def without_texts(data: bytes) -> bytes:
-    """Answer an event as it was stored, without the canonical texts beside its values."""
-    return msgspec.json.encode(_without(decode_json(msgspec.Raw(data))))
-
-
-def _without(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without(item) for item in cast("list[Any]", value)]
-    if not isinstance(value, dict):
-        return value
-    fields = cast("dict[str, Any]", value)
-    return {
-        name: _without(item)
-        for name, item in fields.items()
-        if not (name.endswith(TEXT) and name.removesuffix(TEXT) in fields)
-    }

@@ -8,12 +8,14 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
+from perdure.cli.forwarding.exact import without_texts
 from perdure.cli.forwarding.here import Sent
 from perdure.cli.main import load
 from perdure.drive.outcomes import DriveOutcome, DriveResult, Wait
 from perdure.harness.cancellation import AbortReport, Drained
 from perdure.records.approvals import ApprovalOutcome, Verdict
 from perdure.records.budgets import Budget
+from perdure.records.codec import decode
 from perdure.records.inputs import InputMode
 from perdure.records.messages import UserMessage
 from perdure.records.seqs import Seq
@@ -108,7 +110,7 @@ class There:
         """Have an approval decided; `by` is who the owner takes this user for."""
         body = {"decision": verdict, **({} if details is None else {"details": details})}
         answer = await self._post(f"/approvals/{approval}/decision", None, body)
-        return msgspec.convert(answer, ApprovalOutcome)
+        return decode(without_texts(msgspec.json.encode(answer)), ApprovalOutcome)
 
     async def rename(self, name: str) -> None:
         """Have the session renamed."""
