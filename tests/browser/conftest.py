@@ -161,7 +161,9 @@ class Window:
 def chromium_path() -> str | None:
     """Find a browser that is installed."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    return os.environ.get("PERDURE_TEST_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    return os.environ.get("PERDURE_TEST_CHROMIUM") or next(
+        filter(None, map(shutil.which, names)), None
+    )
 
 
 @pytest.fixture(scope="session")
@@ -189,14 +191,20 @@ Opens = Callable[..., Window]
 
 
 @pytest.fixture
-def opens(browser: Browser, server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Opens]:
+def opens(
+    browser: Browser, server: Server, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Opens]:
     """Open windows: `opens(size=PHONE, dark=True, server=other)`; each log must end empty."""
     shots = Path(os.environ.get("PERDURE_TEST_SHOTS", tmp_path))
     shots.mkdir(parents=True, exist_ok=True)
     made: list[tuple[BrowserContext, Window]] = []
 
     def open_window(
-        *, size: dict[str, int] = DESKTOP, dark: bool = False, server: Server = server, **options: Any
+        *,
+        size: dict[str, int] = DESKTOP,
+        dark: bool = False,
+        server: Server = server,
+        **options: Any,
     ) -> Window:
         context = browser.new_context(
             viewport={"width": size["width"], "height": size["height"]},

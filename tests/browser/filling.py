@@ -44,7 +44,9 @@ def _commits(entries: int) -> Iterator[Commit]:
             shown = tuple(Seq(seq) for seq in range(last - 49, last + 1))
             last += 1
             writes.append(AppendContext(seq=Seq(last), conv_id=Seq(1), ids=shown))
-        yield Commit(first_seq=Seq(start), last_seq=Seq(last), time_ms=TIME_MS, writes=tuple(writes))
+        yield Commit(
+            first_seq=Seq(start), last_seq=Seq(last), time_ms=TIME_MS, writes=tuple(writes)
+        )
 
 
 def _entry(seq: int) -> InsertEntry:

@@ -66,7 +66,9 @@ def reply(request: ModelRequest) -> Reply | str:
     if verb == "pay":
         amount, _, note = rest.partition(" ")
         given = json.dumps({"note": note})[1:-1]
-        return say("I would pay.", call("pay", args_text=f'{{"amount":{amount},{given}}}'), usage=USAGE)
+        return say(
+            "I would pay.", call("pay", args_text=f'{{"amount":{amount},{given}}}'), usage=USAGE
+        )
     if verb == "wait":
         return say("I will wait.", call("linger"), usage=USAGE)
     if verb == "raw":

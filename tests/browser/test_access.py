@@ -19,7 +19,11 @@ def told(server: Server) -> str:
     server.say(session, "first question")
     code = "```py\n" + "x = 1 " * 60 + "\n```\nand https://example.com/" + "a" * 200
     call = {"type": "toolCall", "callId": "c", "name": "show", "args": {"text": "out " * 2000}}
-    server.say(session, "raw " + json.dumps([{"type": "thinking", "text": "hm"}, {"type": "text", "text": code}, call]))
+    server.say(
+        session,
+        "raw "
+        + json.dumps([{"type": "thinking", "text": "hm"}, {"type": "text", "text": code}, call]),
+    )
     server.say(session, "third question")
     server.say(session, "pay 12 " + "word " * 80, wait=False)
     return session
@@ -36,7 +40,9 @@ def ready(window: Window, view: str) -> None:
 @pytest.mark.spec("WB-33", "WB-34")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_no_view_has_a_violation(opens: Opens, server: Server, told: str, dark: bool, size: dict[str, int]) -> None:
+def test_no_view_has_a_violation(
+    opens: Opens, server: Server, told: str, dark: bool, size: dict[str, int]
+) -> None:
     window = opens(size=size, dark=dark)
     window.open()
     axe = Axe()
@@ -49,7 +55,10 @@ def test_no_view_has_a_violation(opens: Opens, server: Server, told: str, dark: 
             expect(window.page.locator("tr, .approval").first).to_be_visible()
         result = axe.run(window.page)
         for violation in result.response["violations"]:
-            nodes = [node["html"][:160] + " " + node.get("failureSummary", "")[:300] for node in violation["nodes"][:3]]
+            nodes = [
+                node["html"][:160] + " " + node.get("failureSummary", "")[:300]
+                for node in violation["nodes"][:3]
+            ]
             found.setdefault(address, []).append(f"{violation['id']}: {nodes}")
     window.shot("last")
     assert found == {}
@@ -111,7 +120,9 @@ def test_the_keyboard_does_everything(opens: Opens, server: Server, told: str) -
 
 
 @pytest.mark.spec("WB-32")
-def test_no_single_key_decides_and_typing_is_typing(opens: Opens, server: Server, told: str) -> None:
+def test_no_single_key_decides_and_typing_is_typing(
+    opens: Opens, server: Server, told: str
+) -> None:
     window = opens()
     page = window.page
     window.open(f"#/s/{told}/c/root")
@@ -134,7 +145,9 @@ def test_no_single_key_decides_and_typing_is_typing(opens: Opens, server: Server
 
 
 @pytest.mark.spec("WB-32")
-def test_tab_goes_down_the_page_and_shows_where_it_is(opens: Opens, server: Server, told: str) -> None:
+def test_tab_goes_down_the_page_and_shows_where_it_is(
+    opens: Opens, server: Server, told: str
+) -> None:
     window = opens()
     page = window.page
     window.open("#/")

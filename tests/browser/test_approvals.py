@@ -13,7 +13,9 @@ LONG = "line \\n " * 400
 
 @pytest.mark.spec("WB-30", "AQ-05")
 @pytest.mark.parametrize("place", ["session", "all"])
-def test_grant_waits_until_the_end_of_the_arguments_was_seen(opens: Opens, server: Server, place: str) -> None:
+def test_grant_waits_until_the_end_of_the_arguments_was_seen(
+    opens: Opens, server: Server, place: str
+) -> None:
     session = server.session(f"long-{place}")
     server.say(session, "pay 5 " + LONG, wait=False)
     window = opens(size=PHONE)
@@ -46,7 +48,9 @@ def test_the_arguments_on_the_page_are_those_that_run(opens: Opens, server: Serv
     expect(box).to_have_text('{"amount":9007199254740993,"note":"a\\u202eb"}')
     call = page.locator("details.call")
     call.locator("summary").click()
-    expect(call.locator(".arguments")).to_have_text('{"amount":9007199254740993,"note":"a\\u202eb"}')
+    expect(call.locator(".arguments")).to_have_text(
+        '{"amount":9007199254740993,"note":"a\\u202eb"}'
+    )
     page.get_by_role("button", name="Grant").click()
     expect(page.locator(".entry").last).to_contain_text("paid 9007199254740993")
     window.check()
@@ -54,7 +58,9 @@ def test_the_arguments_on_the_page_are_those_that_run(opens: Opens, server: Serv
 
 @pytest.mark.spec("AQ-11", "WB-30")
 @pytest.mark.parametrize("place", ["session", "all"])
-def test_an_approval_decided_elsewhere_loses_its_buttons(opens: Opens, server: Server, place: str) -> None:
+def test_an_approval_decided_elsewhere_loses_its_buttons(
+    opens: Opens, server: Server, place: str
+) -> None:
     session = server.session(f"elsewhere-{place}")
     server.say(session, "pay 7", wait=False)
     window = opens()
@@ -63,7 +69,11 @@ def test_an_approval_decided_elsewhere_loses_its_buttons(opens: Opens, server: S
     card = page.locator(".approval").filter(has_text=f"elsewhere-{place}")
     expect(card.get_by_role("button", name="Deny")).to_be_visible()
     task = server.ask("GET", f"/sessions/{session}/approvals")["approvals"][0]["id"]
-    server.ask("POST", f"/sessions/{session}/approvals/{task}/decision", {"decision": "deny", "details": {"text": "too dear"}})
+    server.ask(
+        "POST",
+        f"/sessions/{session}/approvals/{task}/decision",
+        {"decision": "deny", "details": {"text": "too dear"}},
+    )
     decided = time.monotonic()
     expect(card.locator(".verdict")).to_have_text(re.compile("Denied by http:local, .*: too dear"))
     assert time.monotonic() - decided < 1.0

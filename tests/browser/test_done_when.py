@@ -10,7 +10,9 @@ from tests.browser.conftest import PHONE, Opens, Server
 
 @pytest.mark.spec("WB-27", "WB-29", "WB-37")
 @pytest.mark.parametrize(("size", "dark"), [("desktop", False), ("phone", True)])
-def test_a_person_stands_beside_a_running_agent(opens: Opens, server: Server, size: str, dark: bool) -> None:
+def test_a_person_stands_beside_a_running_agent(
+    opens: Opens, server: Server, size: str, dark: bool
+) -> None:
     session = server.session(f"beside-{size}")
     window = opens(size=PHONE, dark=dark) if size == "phone" else opens(dark=dark)
     page = window.page

@@ -87,7 +87,8 @@ def test_arguments_laid_out_are_still_the_same_text(opens: Opens, text: str) -> 
     window = opens()
     window.open()
     shown = window.page.evaluate(
-        """async (text) => (await import("/inspector/text.js")).argumentsOf(text).textContent""", text
+        """async (text) => (await import("/inspector/text.js")).argumentsOf(text).textContent""",
+        text,
     )
     assert shown == text
 

@@ -64,7 +64,11 @@ def test_a_moment_that_is_none_is_refused_in_words(opens: Opens, server: Server)
     page = window.page
     window.open(f"#/s/{session}/c/root")
     expect(page.locator(".entry")).to_have_count(2)
-    for words, answer in (("yesterday", "is no number and no time"), ("999999", "newest commit"), ("1999-01-01", "no commit yet")):
+    for words, answer in (
+        ("yesterday", "is no number and no time"),
+        ("999999", "newest commit"),
+        ("1999-01-01", "no commit yet"),
+    ):
         page.locator("h1").focus()
         page.keyboard.press("g")
         dialog = page.get_by_role("dialog", name="Go to")

@@ -33,7 +33,12 @@ def test_hostile_text_is_text(opens: Opens, server: Server) -> None:
         {"type": "thinking", "text": hostile},
         {"type": "text", "text": hostile},
         {"type": "toolCall", "callId": "c1", "name": "show", "args": {"text": hostile}},
-        {"type": "toolCall", "callId": "c2", "name": "<script>pwned=14</script>", "args": {hostile: 1}},
+        {
+            "type": "toolCall",
+            "callId": "c2",
+            "name": "<script>pwned=14</script>",
+            "args": {hostile: 1},
+        },
     ]
     server.say(session, hostile)
     server.say(session, "raw " + json.dumps(parts))
@@ -53,7 +58,9 @@ def test_hostile_text_is_text(opens: Opens, server: Server) -> None:
         assert page.evaluate("window.pwned") is None
         window.go(f"#/s/{session}/c/root/{view}")
         expect(page.locator(".page")).to_be_visible()
-    assert page.evaluate("document.querySelectorAll('body script, [onerror], [onload]').length") == 0
+    assert (
+        page.evaluate("document.querySelectorAll('body script, [onerror], [onload]').length") == 0
+    )
     window.check()
 
 
@@ -112,7 +119,9 @@ def test_a_link_opens_only_after_its_target_was_shown(opens: Opens, server: Serv
 
 
 @pytest.mark.spec("WB-24")
-def test_without_the_printed_address_there_is_one_sentence_and_no_data(opens: Opens, server: Server) -> None:
+def test_without_the_printed_address_there_is_one_sentence_and_no_data(
+    opens: Opens, server: Server
+) -> None:
     server.session("kept from strangers")
     window = opens()
     window.allowed = ("401",)

@@ -33,14 +33,18 @@ def heap(page: Page) -> int:
     client.send("HeapProfiler.enable")
     client.send("HeapProfiler.collectGarbage")
     client.send("Performance.enable")
-    metrics = {one["name"]: one["value"] for one in client.send("Performance.getMetrics")["metrics"]}
+    metrics = {
+        one["name"]: one["value"] for one in client.send("Performance.getMetrics")["metrics"]
+    }
     client.detach()
     return int(metrics["JSHeapUsedSize"])
 
 
 @pytest.mark.deep
 @pytest.mark.spec("WB-36")
-def test_a_long_session_opens_at_its_end_and_stays_small_while_scrolled(opens: Opens, large: Server) -> None:
+def test_a_long_session_opens_at_its_end_and_stays_small_while_scrolled(
+    opens: Opens, large: Server
+) -> None:
     session = large.ask("GET", "/sessions")["sessions"][0]["id"]
     window = opens(server=large)
     page = window.page
@@ -54,7 +58,10 @@ def test_a_long_session_opens_at_its_end_and_stays_small_while_scrolled(opens: O
     most_bytes = 0
     for turn in range(4 * ENTRIES // 50):
         page.evaluate("scrollTo(0, 0)")
-        page.wait_for_function("(before) => document.querySelector('.entry').dataset.entry != before || document.querySelector('.edge').textContent == 'The beginning.'", arg=str(newest))
+        page.wait_for_function(
+            "(before) => document.querySelector('.entry').dataset.entry != before || document.querySelector('.edge').textContent == 'The beginning.'",
+            arg=str(newest),
+        )
         state = page.evaluate(STATE)
         assert state["ids"] == list(range(state["ids"][0], state["ids"][0] + len(state["ids"])))
         assert state["ids"][0] <= newest

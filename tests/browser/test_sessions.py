@@ -7,7 +7,9 @@ from tests.browser.conftest import Opens, Server
 
 
 @pytest.mark.spec("WB-26")
-def test_sessions_that_wait_come_first_and_the_address_keeps_the_filter(opens: Opens, server: Server) -> None:
+def test_sessions_that_wait_come_first_and_the_address_keeps_the_filter(
+    opens: Opens, server: Server
+) -> None:
     waiting = server.session("list-b-waiting")
     server.say(waiting, "pay 3", wait=False)
     newest = server.session("list-a-newest")

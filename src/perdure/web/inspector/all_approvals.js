@@ -46,7 +46,7 @@ export class AllApprovalsPage {
   }
 
   async #read() {
-    const { approvals } = await get("/approvals", { status: "waiting", limit: 1_000 });
+    const { approvals } = await get("/approvals", { limit: 1_000 });
     const waiting = new Set(approvals.map(keyOf));
     for (const approval of approvals) this.#known.set(keyOf(approval), approval);
     const gone = [...this.#known].filter(([key, approval]) => !waiting.has(key) && isOpen(approval));

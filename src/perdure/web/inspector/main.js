@@ -118,7 +118,7 @@ async function waiting() {
   const link = document.getElementById("waiting");
   try {
     if (page && !document.hidden) {
-      const { approvals } = await get("/approvals", { status: "waiting", limit: 100 });
+      const { approvals } = await get("/approvals", { limit: 100 });
       link.hidden = !approvals.length;
       const words = many(approvals.length, "approval");
       if (link.getAttribute("aria-label") !== words) {

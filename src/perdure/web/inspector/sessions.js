@@ -70,13 +70,15 @@ export class SessionsPage {
   }
 
   async #follow() {
+    const begun = Date.now();
     try {
-      await this.#read();
+      if (!document.hidden) await this.#read();
       put(this.#outcome, "");
     } catch (error) {
       put(this.#outcome, `This list is old: ${reason(error)}`);
     }
-    if (this.#isOpen) this.#timer = setTimeout(() => this.#follow(), AGAIN_MS);
+    const took = Date.now() - begun; // many sessions are looked at more seldom
+    if (this.#isOpen) this.#timer = setTimeout(() => this.#follow(), Math.max(AGAIN_MS, 5 * took));
   }
 
   async #read() {
