@@ -64,8 +64,10 @@ house: setup ## the rules of the house, read from the source
 
 check: lint types layers house ## lint, types, layers, house: under a minute
 
-test: setup ## every test but the deep ones: under three minutes
-	$(BIN)/pytest -n $(JOBS)
+# The browser's own loop must not stand in a process where other tests want one.
+test: setup ## every test but the deep ones: under five minutes
+	$(BIN)/pytest -n $(JOBS) --ignore tests/browser
+	$(BIN)/pytest tests/browser
 
 deep: setup ## long runs: crash loops, many seeds, ten times the examples
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m deep --timeout 3600

@@ -16,8 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
 
 TOKEN = "t0ken-of-the-browser-tests"
 SERVER = Path(__file__).with_name("server.py")
@@ -81,10 +89,10 @@ class Server:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         if data is not None:
             headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(  # noqa: S310 - our own loopback server
+        request = urllib.request.Request(
             f"{self.origin}/v1{path}", data=data, headers=headers, method=method
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=20) as answer:
             return json.loads(answer.read())
 
     def session(self, name: str) -> str:

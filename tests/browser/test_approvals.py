@@ -35,7 +35,7 @@ def test_grant_waits_until_the_end_of_the_arguments_was_seen(
     window.check()
 
 
-@pytest.mark.spec("AQ-05", "WB-14", "K33")
+@pytest.mark.spec("AQ-05", "WB-14")
 def test_the_arguments_on_the_page_are_those_that_run(opens: Opens, server: Server) -> None:
     session = server.session("digits")
     server.say(session, "pay 9007199254740993 a\u202eb", wait=False)

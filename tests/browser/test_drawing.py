@@ -57,7 +57,7 @@ def test_a_summary_is_drawn_right_after_what_it_covers(opens: Opens) -> None:
     window.check()
 
 
-@pytest.mark.spec("K33", "WB-14")
+@pytest.mark.spec("WB-14")
 def test_numbers_keep_their_digits_on_the_page(opens: Opens) -> None:
     window = opens()
     window.open()
@@ -67,10 +67,7 @@ def test_numbers_keep_their_digits_on_the_page(opens: Opens) -> None:
           return written(parse('{"a":9007199254740993,"b":[-7108510333361982070,18446744073709551616,0.5],"c":1e400,"d":-0.0}'));
         }"""
     )
-    assert written.split() == (
-        '{ "a": 9007199254740993, "b": [ -7108510333361982070, 18446744073709551616, 0.5 ], '
-        '"c": 1e400, "d": -0.0 }'
-    ).split()  # fmt: skip
+    assert written.split() == ['{', '"a":', '9007199254740993,', '"b":', '[', '-7108510333361982070,', '18446744073709551616,', '0.5', '],', '"c":', '1e400,', '"d":', '-0.0', '}']  # fmt: skip
 
 
 @pytest.mark.spec("AQ-05")

@@ -33,7 +33,7 @@ COMMANDS: Final = MappingProxyType(
         "watch": "Show what happens in a session while another process drives it.",
         "context": "Print the exact next request of a session, with tokens by source.",
         "sessions": "List, show, rename and delete sessions.",
-        "serve": "Serve sessions over HTTP, with an event stream.",
+        "serve": "Serve sessions over HTTP, with the inspector page.",
         "acp": "Be the agent of an editor, over the Agent Client Protocol.",
         "models": "List providers and models, check one, fetch the local one.",
         "doctor": "Check the installation, the configuration and the store.",

@@ -1,4 +1,4 @@
-"""`perdure serve`: the HTTP API over a store (CM-34, WB-01 to WB-04)."""
+"""`perdure serve`: the HTTP API and the inspector page over a store (CM-34, WB-01 to WB-04)."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ HOST: Final = "127.0.0.1"
 
 
 @click.command(
-    help="""Serve sessions over HTTP, with an event stream.
+    help="""Serve sessions over HTTP, with the inspector page.
 
     Prints one address with its token on standard error; open it in a browser, or send the token as
     `Authorization: Bearer`. Listens on this machine only unless --host says otherwise. Ctrl-C ends

@@ -14,7 +14,7 @@ from perdure.cli.endings import Ending, Problem
 from perdure.cli.events import BaseEvent, CommitEvent, SignalEvent
 from perdure.cli.forwarding.change import named
 from perdure.cli.forwarding.following import Follower
-from perdure.cli.forwarding.reach import TRY_AGAIN_S, owner_there
+from perdure.cli.forwarding.reach import ANSWER_S, TRY_AGAIN_S, owner_there
 from perdure.cli.forwarding.there import There
 from perdure.cli.reading import reading
 from perdure.cli.stopping import Stop
@@ -71,6 +71,7 @@ class _Watch:
         self._conv_id = None if conv_id is None else Seq(conv_id)
         self._follower = Follower(Display(surface, is_watch=True))
         self._base: Overview | None = None
+        self._is_following = False
 
     async def run(self) -> None:
         """Follow until nobody has the session open.
@@ -81,9 +82,10 @@ class _Watch:
         await self._show_base()
         try:
             while not self._has_ended():
-                there = await owner_there(self._url, self._name)
+                there = await self._owner()
                 if there is None:
                     break
+                self._is_following = True
                 if not await self._follow(there):
                     await asyncio.sleep(TRY_AGAIN_S)
             await self._catch_up()
@@ -91,6 +93,15 @@ class _Watch:
             if error.code != "not_found":
                 raise
             self._surface.terminal.say(f"the session {self._name!r} was deleted")
+
+    async def _owner(self) -> There | None:
+        """Find who has the session open; one that was lost without a word may have a follower."""
+        for _ in range(round(ANSWER_S / TRY_AGAIN_S) if self._is_following else 1):
+            there = await owner_there(self._url, self._name)
+            if there is not None:
+                return there
+            await asyncio.sleep(TRY_AGAIN_S)
+        return None
 
     def _has_ended(self) -> bool:
         return isinstance(self._follower.last_word, ClosedSignal | FaultSignal)

@@ -129,7 +129,7 @@ export function valuesView(view, place) {
 }
 
 function valueRow(label, one) {
-  return h("tr", null, h("th", { scope: "row", dir: "auto" }, visible(label)), h("td.figure", null, `#${one.seq}`), h("td.value", null, folded(one.valueText ?? written(one.value), "Value")));
+  return h("tr", null, h("th", { scope: "row", dir: "auto" }, visible(label)), h("td.figure", null, `#${one.seq}`), h("td.value", null, folded(one.valueText ?? written(one.value), `Value of ${visible(label)}`)));
 }
 
 async function namedValues(path, at, namespace, key) {
