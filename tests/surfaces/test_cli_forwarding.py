@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+import perdure
 from perdure.hosts.control_socket import token_of
+from perdure.opening import open_store, system_ports
+from perdure.records.addresses import Address
 from perdure.records.sessions import Owner
 from perdure.storage.locks import holder_of
 from tests.surfaces.desk import Desk, Running
@@ -134,6 +137,30 @@ def test_run_is_forwarded_queued_and_followed_to_its_end(held: Held) -> None:
     ).document
     assert again["answer"] == "The second answer."
     assert again["usage"] is None, "a repeated request asks no model"
+
+
+def budgets_of(desk: Desk) -> list[Any]:
+    """Answer the budgets that the inputs of the session came with."""
+    sessions = open_store(f"sqlite:{desk.store}", system_ports())
+
+    async def read() -> list[Any]:
+        storage = await sessions.open("a", create=False, read_only=True)
+        inputs = Address(kind="value", namespace="perdure.input")
+        found = await storage.scan_values(inputs, after=None, limit=100)
+        await sessions.close()
+        return [json.loads(bytes(one.value_json)) for one in found]
+
+    return [one["budget"] for one in perdure.run(read()) if "budget" in one]
+
+
+@pytest.mark.spec("CM-19", "BG-02")
+def test_a_forwarded_text_keeps_its_budget(held: Held) -> None:
+    second = held.start("run", "-m", held.model, "--max-turns", "7", "the second")
+    second.until("is given to")
+    held.let_go()
+    assert second.end().code == 0
+    assert held.run.end().code == 0
+    assert budgets_of(held.desk) == [{"turns": 7}]
 
 
 @pytest.mark.spec("CM-19")

@@ -7,7 +7,7 @@ a base read there. Command line, page and client all show from one of these.
 from msgspec import UNSET, Raw, structs
 
 from perdure.records.conversations import ConversationState, InboxItem
-from perdure.records.entries import Entry
+from perdure.records.entries import Entry, new_entry
 from perdure.records.folding import edited, patch_task
 from perdure.records.scratch import with_delta
 from perdure.records.seqs import Seq
@@ -136,7 +136,7 @@ class View:
         """Apply a write of the view's own conversation."""
         state = self.conversation
         if isinstance(write, InsertEntry):
-            self._entries[write.seq] = _entry(write, commit_end)
+            self._entries[write.seq] = new_entry(write, commit_end)
         elif isinstance(write, AppendContext):
             self.conversation = structs.replace(state, context=state.context.append(write.ids))
         elif isinstance(write, ReplaceContext | ResetContext):
@@ -167,19 +167,3 @@ class View:
             item.id: self._inbox.get(item.id) or queued_input(item, self._entries[item.entry])
             for item in items
         }
-
-
-def _entry(write: InsertEntry, commit_end: Seq) -> Entry:
-    return Entry(
-        id=write.seq,
-        conv_id=write.conv_id,
-        kind=write.kind,
-        written_by=write.written_by,
-        call_index=write.call_index,
-        through=write.through,
-        key=write.key,
-        ref=write.ref,
-        meta_json=write.meta_json,
-        payload_json=write.payload_json,
-        commit_end=commit_end,
-    )

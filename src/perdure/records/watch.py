@@ -215,21 +215,29 @@ def _by_id(entry: Entry) -> Seq:
     return entry.id
 
 
-def _plain(value: object) -> object:
+def json_form(value: object) -> object:
+    """Answer what the encoder asks of a value that is no JSON type: a context list is its ids.
+
+    Raises:
+        TypeError: for any other type; a record that holds one is a defect.
+    """
     if isinstance(value, ContextList):
         return list(value)
-    raise NotImplementedError(type(value).__name__)
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
-def _built(kind: type[Any], value: Any) -> Any:
+def _from_json(kind: type[Any], value: Any) -> Any:
+    """Answer what the decoder asks for a field that is no JSON type; raises TypeError likewise."""
     if kind is ContextList:
         return ContextList(value)
-    raise NotImplementedError(kind.__name__)
+    raise TypeError(f"a {kind.__name__} is not read from JSON")
 
 
-_ENCODER: Final = msgspec.json.Encoder(enc_hook=_plain)
-_EVENTS: Final[msgspec.json.Decoder[WatchEvent]] = msgspec.json.Decoder(WatchEvent, dec_hook=_built)
-_PAGES: Final = msgspec.json.Decoder(Page, dec_hook=_built)
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=json_form)
+_EVENTS: Final[msgspec.json.Decoder[WatchEvent]] = msgspec.json.Decoder(
+    WatchEvent, dec_hook=_from_json
+)
+_PAGES: Final = msgspec.json.Decoder(Page, dec_hook=_from_json)
 
 
 def wire(event: WatchEvent | Page) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from perdure.records.codec import canonical, decode_json
-from perdure.records.context_list import ContextList
+from perdure.records.watch import json_form
 from perdure.records.writes import Commit
 
 OPEN_FIELDS: Final = frozenset({"args", "details", "value", "checkpoint", "note", "raise"})
@@ -23,12 +23,10 @@ EXACT_MAX: Final = 2**53
 
 
 def _plainly(value: object) -> object:
-    """Write what is no JSON type of its own: a context list is a list of ids."""
-    if isinstance(value, ContextList):
-        return list(value)
+    """Write what is no JSON type of its own; a read-only mapping is an object."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, object]", value))
-    raise TypeError(f"a {type(value).__name__} has no JSON form")
+    return json_form(value)
 
 
 _ENCODE: Final = msgspec.json.Encoder(enc_hook=_plainly).encode

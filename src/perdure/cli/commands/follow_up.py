@@ -1,26 +1,5 @@
-"""`perdure follow-up`: say something to a session that runs (CM-26)."""
+"""`perdure follow-up`: say something to a session for after its next final answer (CM-26)."""
 
-import click
+from perdure.cli.forwarding.sending import queueing
 
-from perdure.cli.endings import Ending
-from perdure.cli.forwarding.sending import queue
-from perdure.cli.surface import Surface, surfaced
-
-
-@click.command(
-    help="""Queue TEXT for the model to read after the next final answer.
-
-    It goes to the process that has the session open. Prints the input's id; `-` reads TEXT from
-    standard input.
-    """
-)
-@surfaced("store", "session", "conversation", "config")
-@click.argument("text", nargs=-1)
-@click.option(
-    "--request-id",
-    metavar="KEY",
-    help="A name for this request: repeating it gives the first answer, not a second one.",
-)
-def command(surface: Surface, *, text: tuple[str, ...], request_id: str | None) -> Ending:
-    """Queue."""
-    return queue(surface, "followUp", text, request_id)
+command = queueing("followUp", "after the next final answer")

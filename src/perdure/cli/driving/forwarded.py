@@ -100,7 +100,9 @@ class _Forwarded:
         plan = self._plan
         if plan.text is None:
             return
-        sent = await self._there.send(self._conv_id, plan.mode, plan.text, plan.request_id)
+        sent = await self._there.send(
+            self._conv_id, plan.mode, plan.text, plan.request_id, plan.budget
+        )
         self._input_id, self._conv_id = sent.input_id, sent.conversation
         name = self._there.session
         self._terminal.say(
