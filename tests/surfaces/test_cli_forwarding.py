@@ -160,7 +160,7 @@ def test_a_forwarded_text_keeps_its_budget(held: Held) -> None:
     held.let_go()
     assert second.end().code == 0
     assert held.run.end().code == 0
-    assert budgets_of(held.desk) == [{"turns": 7}]
+    assert budgets_of(held.desk) == [{"currency": "USD", "turns": 7}]
 
 
 @pytest.mark.spec("CM-19")
