@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bench.kills import NOTES, kill, writer_argv
 from bench.long_store import build_long_store
@@ -288,6 +289,20 @@ def command_rows(bench: Bench) -> list[Row]:
     ]
 
 
+def watch_rows(bench: Bench) -> list[Row]:
+    """Fifty watchers in the session's own process, of which ten never read (issue: at most 1.2)."""
+    facts = {"turns": bench.sized(300), "store": "sqlite", "durability": "process"}
+    watched, alone = bench.pairs(("w1", {**facts, "readers": 40, "silent": 10}), ("w1", facts))
+    silent, _ = bench.pairs(("w1", {**facts, "silent": 10}), ("w1", facts))
+    names = ("watch 50", "a turn's CPU with 40 watchers that read and 10 that do not")
+    idle = ("watch silent", "a turn's CPU with 10 watchers that never read")
+    shared: Any = {"unit": "ms", "most": 1.2, "durability": "process"}
+    return [
+        ratio_row(names, watched["cpu_ms"], alone["cpu_ms"], **shared),
+        ratio_row(idle, silent["cpu_ms"], alone["cpu_ms"], **shared),
+    ]
+
+
 def many_rows(bench: Bench) -> list[Row]:
     """Sixty-four sessions in one store (G4 to G6)."""
     commits = bench.sized(6_400)
@@ -447,6 +462,7 @@ GROUPS: dict[str, Callable[[Bench], list[Row]]] = {
     "w3": w3_rows,
     "reopen": reopen_rows,
     "command": command_rows,
+    "watch": watch_rows,
     "many": many_rows,
     "reads": read_rows,
     "kills": kill_rows,

@@ -17,6 +17,7 @@ from typing import Any
 from bench import floors, kills, storage_rows
 from bench.floors import stored_bytes
 from bench.workload import open_many, open_turns, user_text
+from perdure.harness.watching import Watch
 from perdure.opening import open_store, system_ports
 
 Figures = dict[str, float]
@@ -30,12 +31,20 @@ def cpu_s() -> float:
 
 
 async def w1(folder: Path, facts: Mapping[str, str]) -> Figures:
-    """Run N turns of one conversation; the first ones warm up and are not counted."""
+    """Run N turns of one conversation; the first ones warm up and are not counted.
+
+    `readers` watchers read what happens meanwhile, `silent` ones never do.
+    """
     turns = int(facts["turns"])
     url = "memory:" if facts["store"] == "memory" else f"sqlite:{folder / 'w1.db'}"
     spent: list[float] = []
     async with open_turns(url, durability=facts["durability"]) as harness:
         root = await harness.root()
+        reading = [
+            asyncio.create_task(read_all(await root.watch().__aenter__()))
+            for _ in range(int(facts.get("readers", 0)))
+        ]
+        silent = [await root.watch().__aenter__() for _ in range(int(facts.get("silent", 0)))]
         for turn in range(WARM_TURNS):
             await root.prompt(user_text(turn))
         began_cpu, began = cpu_s(), time.perf_counter()
@@ -45,6 +54,8 @@ async def w1(folder: Path, facts: Mapping[str, str]) -> Figures:
             spent.append(cpu_s() - before)
             assert result.state == "answered"
         cpu, wall = cpu_s() - began_cpu, time.perf_counter() - began
+    await asyncio.gather(*reading)
+    del silent
     counted = turns - WARM_TURNS
     window = max(5, min(20, counted // 4))
     return {
@@ -55,6 +66,12 @@ async def w1(folder: Path, facts: Mapping[str, str]) -> Figures:
         "bytes": stored_bytes(folder) / turns,
         "rss_mb": rss_mb(),
     }
+
+
+async def read_all(watch: Watch) -> None:
+    """Read a watch to its end."""
+    async for _ in watch:
+        pass
 
 
 async def w3(folder: Path, facts: Mapping[str, str]) -> Figures:
