@@ -17,10 +17,11 @@ ID = re.compile(r"\b[A-Z][A-Z0-9]-\d{2,3}\b")
 REQUIREMENT = re.compile(r"^\s*(?:[-|]\s*\*\*|#{2,4}\s*)([A-Z][A-Z0-9]-\d{2,3})\b")
 GROUPS = re.compile(
     r"TK|SC|LN|VD|FT|PT|ST|SQ|MM|WS|VL|CX|RS|ID|ER|US|GN|TL|OP|BR|FM|PV|KT|SN|SX|CN|QU|CM|CG|TM|BG"
-    r"|RC|IV"
+    r"|RC|IV|AP|HK|WT|AQ|WB"
 )
 CASES = frozenset(
-    f"BB-{n:02}" for n in [*range(1, 12), *range(20, 25), *range(28, 34), *range(35, 42), 48, 52]
+    f"BB-{n:02}"
+    for n in [*range(1, 12), *range(15, 25), *range(28, 34), *range(35, 42), 45, 47, 48, 52]
 )
 SPEC = ROOT.parent / "shared"
 

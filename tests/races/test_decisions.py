@@ -33,7 +33,7 @@ async def outcomes(root: Conversation) -> list[str | None]:
     return [str(entry.meta.outcome) for entry in entries if entry.kind == "tool_result"]
 
 
-@pytest.mark.spec("AP-06", "AP-08", "CN-06")
+@pytest.mark.spec("AP-06", "AP-08", "AP-09", "CN-06")
 @pytest.mark.parametrize("verdict", ["grant", "deny"])
 async def test_a_mark_before_the_decision_leaves_nothing_to_decide(
     engine: Engine, verdict: Any
@@ -55,7 +55,7 @@ async def test_a_mark_before_the_decision_leaves_nothing_to_decide(
     assert not await root.tasks(live=True)
 
 
-@pytest.mark.spec("AP-06", "AP-08", "CN-01")
+@pytest.mark.spec("AP-06", "AP-08", "AP-09", "CN-01")
 @pytest.mark.parametrize(("verdict", "outcome"), [("grant", "notStarted"), ("deny", "denied")])
 async def test_a_decision_before_the_mark_stands_and_the_abort_reaches_what_is_left(
     engine: Engine, verdict: Any, outcome: str

@@ -271,6 +271,10 @@ class Running:
             assert block, f"{words!r} was not said; it said {self._seen[stream]!r}"
             self._seen[stream] += block
 
+    def said(self, stream: str = "err") -> str:
+        """Answer what was heard so far."""
+        return self._seen[stream].decode()
+
     def tell(self, number: signal.Signals) -> None:
         """Send a signal."""
         self.process.send_signal(number)

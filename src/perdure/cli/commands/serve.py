@@ -23,6 +23,7 @@ from perdure.errors import Rejected
 from perdure.hosts.folders import remove_launches
 from perdure.opening import OpenSession, open_store, system_ports
 from perdure.ports import Sessions, Threads
+from perdure.providers.plain_files import read_plain
 from perdure.records.entries import ModelId
 from perdure.records.sessions import SessionInfo
 from perdure.web.app import make_app
@@ -33,6 +34,10 @@ from perdure.web.serving import PortTaken, listen, serving
 
 PORT: Final = 7470
 HOST: Final = "127.0.0.1"
+
+
+TOKENS_BYTES_MAX: Final = 1 << 20
+"""Largest token file."""
 
 
 @click.command(
@@ -134,7 +139,7 @@ def _tokens(host: str, file: Path | None) -> Mapping[str, str]:
             )
         return MappingProxyType({secrets.token_urlsafe(TOKEN_BYTES): LOCAL_SUBJECT})
     try:
-        return read_tokens(file.read_text(encoding="utf-8"), str(file))
+        return read_tokens(read_plain(file, TOKENS_BYTES_MAX).decode(), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageProblem(f"the token file {str(file)!r} cannot be read: {error}") from None
     except Rejected as error:
