@@ -20,11 +20,21 @@ from perdure.web.serving import Protocol, config_of
 LAST_ANSWERS_S: Final = 1.0
 """How long the end waits for answers that are being written."""
 
+TURNS_TO_BEGIN: Final = 3
+"""After how many turns of the loop a connection that it took stands in the server's list.
+
+The loop takes it in one turn, makes its transport in a task, and tells the protocol in a third:
+nothing says from outside that one is on its way.
+"""
+
 
 class ControlServer:
     """What answers on one control address."""
 
-    def __init__(self, server: asyncio.Server, state: ServerState, house: House) -> None:
+    def __init__(
+        self, listener: socket.socket, server: asyncio.Server, state: ServerState, house: House
+    ) -> None:
+        self._listener = listener
         self._server = server
         self._state = state
         self._house = house
@@ -32,6 +42,10 @@ class ControlServer:
     async def close(self) -> None:
         """Take no more connections, let streams end, and cut what is left after a moment."""
         self._house.stop()
+        # A server closed at once would lose, still open, what it took and has no transport yet.
+        asyncio.get_running_loop().remove_reader(self._listener)
+        for _ in range(TURNS_TO_BEGIN):
+            await asyncio.sleep(0)
         self._server.close()
         for connection in list(self._state.connections):
             connection.shutdown()
@@ -46,6 +60,7 @@ class ControlServer:
         if left:
             await asyncio.wait(left, timeout=LAST_ANSWERS_S)
         await self._house.close(grace=0)
+        await asyncio.sleep(0)  # what was cut is closed in the loop's next turn
 
 
 async def answer(
@@ -63,5 +78,13 @@ async def answer(
     def protocol() -> Protocol:
         return Protocol(config=config, server_state=state, app_state={})
 
-    server = await asyncio.get_running_loop().create_unix_server(protocol, sock=listener)
-    return ControlServer(server, state, house)
+    server = await asyncio.get_running_loop().create_unix_server(
+        protocol, sock=listener, start_serving=False
+    )
+    answering = ControlServer(listener, server, state, house)
+    try:
+        await server.start_serving()  # takes connections before it comes back
+    except asyncio.CancelledError:
+        await answering.close()
+        raise
+    return answering
