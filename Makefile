@@ -70,7 +70,8 @@ test: setup ## every test but the deep ones: under five minutes
 	$(BIN)/pytest tests/browser
 
 deep: setup ## long runs: crash loops, many seeds, ten times the examples
-	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m deep --timeout 3600
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m deep --timeout 3600 --ignore tests/browser
+	$(BIN)/pytest -m deep --timeout 3600 tests/browser
 
 sim: setup ## replay one simulated failure: make sim SEED=17
 	PERDURE_SIM_SEED=$(SEED) $(BIN)/pytest tests/sim

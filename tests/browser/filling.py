@@ -1,9 +1,11 @@
 """Fill a store beforehand, straight through the storage port: many sessions, or one long one."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from perdure.opening import open_store, system_ports
+from perdure.ports import Sessions
 from perdure.records.codec import to_raw
 from perdure.records.seqs import Seq
 from perdure.records.writes import AppendContext, Commit, InsertConversation, InsertEntry, Write
@@ -14,17 +16,25 @@ TIME_MS = 1_795_000_000_000
 
 def fill(store: str, name: str, entries: int) -> None:
     """Make a session of one conversation with so many entries, the newest fifty in its context."""
-    asyncio.run(_fill(store, name, entries))
+    _into(store, lambda container: _fill(container, name, entries))
 
 
 def crowd(store: str, sessions: int) -> None:
     """Make so many sessions, none of them begun."""
-    asyncio.run(_crowd(store, sessions))
+    _into(store, lambda container: _crowd(container, sessions))
 
 
-async def _fill(store: str, name: str, entries: int) -> None:
-    ports = system_ports()
-    container = open_store(store, ports)
+def _into(store: str, work: Callable[[Sessions], Coroutine[None, None, None]]) -> None:
+    """Run on a thread: on this one the browser's own loop may stand."""
+
+    def run() -> None:
+        asyncio.run(work(open_store(store, system_ports())))
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(run).result()
+
+
+async def _fill(container: Sessions, name: str, entries: int) -> None:
     storage = await container.open(name, create=True)
     try:
         for commit in _commits(entries):
@@ -65,9 +75,7 @@ def _entry(seq: int) -> InsertEntry:
     )
 
 
-async def _crowd(store: str, sessions: int) -> None:
-    ports = system_ports()
-    container = open_store(store, ports)
+async def _crowd(container: Sessions, sessions: int) -> None:
     try:
         for number in range(sessions):
             await container.create(f"crowd-{number:05}")

@@ -12,12 +12,13 @@ CLOSED_S_MAX = 1
 
 @pytest.mark.spec("CM-15", "CM-26", "AQ-11")
 def test_the_second_terminal_steers_approves_and_aborts_and_both_show_it(desk: Desk) -> None:
+    begun = desk.fifo("begun")
     model = desk.script(
         {"when": "begin", "calls": [{"name": "shell", "args": {"command": "echo o''ne"}}]},
         {
             "when": "look left",
             "text": "Looking.",
-            "calls": [{"name": "shell", "args": {"command": "echo ru''ns; sleep 60"}}],
+            "calls": [{"name": "shell", "args": {"command": "echo x > begun; sleep 60"}}],
         },
         {"text": "Done."},
     )
@@ -41,22 +42,21 @@ def test_the_second_terminal_steers_approves_and_aborts_and_both_show_it(desk: D
     first.until("Looking.")
     second.until_again("Looking.")
     first.until_again(ASKED)
+    later = first.shown.rpartition("[approval ")[2].partition("]")[0]
     second.type("perdure approve -s a\n")
-    second.until_again("perdure approve ")
-    later = second.shown.rpartition("[approval ")[2].partition("]")[0]
+    second.until(f"perdure approve {later}")
     second.type(f"perdure approve {later} -s a\n")
     second.until(f"approval {later}: granted by cli:")
     first.until(f"[approval {later}] is closed")
+    assert begun() == "x\n"
     second.type("perdure abort -s a\n")
     second.until("[abort] was asked for")
     first.until("[abort] was asked for")
     code, shown = first.end()
-    assert code == 7
-    assert "interrupted" in shown
+    assert (code, "interrupted" in shown) == (7, True)
     second.type("wait %1; echo watched=$?\n")
     second.until("watched=0")
-    second.type("exit\n")
-    second.end()
+    second.hang_up()
 
 
 @pytest.mark.spec("AQ-11")

@@ -28,7 +28,6 @@ from perdure.records.watch import (
     HandlerError,
     Overflow,
     Quiescent,
-    WatchCommit,
     WatchDelta,
     WatchEvent,
 )
@@ -40,25 +39,57 @@ QUEUE_BATCHES_MAX: Final = 256
 QUEUE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Most bytes that wait for a watcher; one event may be larger when nothing else waits (WB-18)."""
 
+_Sized: TypeAlias = tuple[WatchEvent, int]
+"""An event and the bytes it counts for; one for all queues that get it."""
+
+PULSE_S: Final = 0.005
+"""How long an event may wait for a reader that sleeps, so that it finds the next ones too."""
+
 Report: TypeAlias = Callable[[BaseException, Seq | None], None]
+
+
+class _Pulse:
+    """Wakes the readers of a session together, so that one who reads all wakes seldom.
+
+    Waking costs a reader more than reading: woken for each event, forty of them take as much of
+    the loop as the turn that they watch.
+    """
+
+    def __init__(self) -> None:
+        self._asleep: list[asyncio.Future[None]] = []
+
+    def wake(self, reader: "asyncio.Future[None]") -> None:
+        """Wake a reader within `PULSE_S`."""
+        if not self._asleep:
+            asyncio.get_running_loop().call_later(PULSE_S, self._beat)
+        self._asleep.append(reader)
+
+    def _beat(self) -> None:
+        woken, self._asleep = self._asleep, []
+        for reader in woken:
+            if not reader.done():
+                reader.set_result(None)
 
 
 class _Queue:
     """What waits for one watcher."""
 
     __slots__ = (
-        "_bytes", "_first", "_on_end", "_waiting", "_waits", "conv_id", "ended", "name", "owned",
-        "watched",
+        "_bytes", "_first", "_on_end", "_pulse", "_waiting", "_waits", "conv_id", "ended", "name",
+        "owned", "watched",
     )  # fmt: skip
 
-    def __init__(self, name: str, asked: Asked, watched: frozenset[Seq] | None) -> None:
+    def __init__(
+        self, name: str, asked: Asked, watched: frozenset[Seq] | None, pulse: "_Pulse"
+    ) -> None:
         self.name = name
+        self._pulse = pulse
         self.conv_id = asked.conv_id
         self.owned = asked.owned
         self.watched = watched
         self.ended = False
         self._first: deque[WatchEvent] = deque()
-        self._waiting: deque[tuple[WatchEvent, int]] = deque()
+        self._waiting: deque[_Sized] = deque()
         self._bytes = 0
         self._waits: asyncio.Future[None] | None = None
         self._on_end: Callable[[_Queue], None] | None = None
@@ -72,19 +103,19 @@ class _Queue:
         self._first.extend(first)
         self._on_end = on_end
 
-    def put(self, event: WatchEvent, size: int) -> bool:
+    def put(self, sized: _Sized) -> bool:
         """Add an event; says False, and drops everything, when there is no room for it."""
-        full = len(self._waiting) >= QUEUE_BATCHES_MAX or (
-            bool(self._waiting) and self._bytes + size > QUEUE_BYTES_MAX
-        )
-        if full:
+        waiting = self._waiting
+        waiting.append(sized)
+        self._bytes += sized[1]
+        held = len(waiting)
+        if held > QUEUE_BATCHES_MAX or (self._bytes > QUEUE_BYTES_MAX and held > 1):
             self._first.clear()
-            self._waiting.clear()
+            waiting.clear()
             self.end(Overflow())
             return False
-        self._waiting.append((event, size))
-        self._bytes += size
-        self._wake()
+        if self._waits is not None:
+            self._wake()
         return True
 
     def end(self, last: WatchEvent | None = None) -> None:
@@ -105,23 +136,27 @@ class _Queue:
         self._waiting.clear()
         self.end()
 
+    def take(self) -> WatchEvent | None:
+        """Answer the next event that is there, None when none is."""
+        if self._first:
+            return self._first.popleft()
+        if self._waiting:
+            event, size = self._waiting.popleft()
+            self._bytes -= size
+            return event
+        return None
+
     async def next(self) -> WatchEvent | None:
         """Wait for the next event; None after the last one."""
-        while True:
-            if self._first:
-                return self._first.popleft()
-            if self._waiting:
-                event, size = self._waiting.popleft()
-                self._bytes -= size
-                return event
-            if self.ended:
-                return None
+        while (event := self.take()) is None and not self.ended:
             self._waits = asyncio.get_running_loop().create_future()
             await self._waits
+        return event
 
     def _wake(self) -> None:
-        if self._waits is not None and not self._waits.done():
-            self._waits.set_result(None)
+        if self._waits is not None:
+            self._pulse.wake(self._waits)
+            self._waits = None
 
     def sees(self, conv_id: Seq | None) -> bool:
         return self.watched is None or (conv_id is not None and conv_id in self.watched)
@@ -164,7 +199,8 @@ class Watch:
         """Wait for the next event; ends after the last one (WT-07, WT-09)."""
         if self._closed:
             raise StopAsyncIteration
-        event = await (await self._begin()).next()
+        queue = self._queue or await self._begin()
+        event = queue.take() or await queue.next()
         if event is None:
             raise StopAsyncIteration
         return event
@@ -197,6 +233,7 @@ class Watches:
         self._stops: list[Callable[[], None]] = []
         self._busy: set[Seq] = set()
         self._made = 0
+        self._pulse = _Pulse()
         line.listen_faults(self._on_fault)
 
     def __len__(self) -> int:
@@ -212,7 +249,9 @@ class Watches:
             watched = self._watched(asked)
             first = await self._reading.first(asked, watched, missed)
             self._made += 1
-            queue = _Queue(f"watch {self._made} of conversation {asked.conv_id}", asked, watched)
+            queue = _Queue(
+                f"watch {self._made} of conversation {asked.conv_id}", asked, watched, self._pulse
+            )
             queue.begin(first, self._remove)
             self._add(queue)
             made.append(queue)
@@ -258,8 +297,8 @@ class Watches:
         for queue in tuple(self._queues):
             queue.end(last)
 
-    def _put(self, queue: _Queue, event: WatchEvent, size: int) -> None:
-        if not queue.put(event, size):
+    def _put(self, queue: _Queue, sized: _Sized) -> None:
+        if not queue.put(sized):
             self._report(
                 RuntimeWarning(f"{queue.name} was dropped: its watcher does not read"), None
             )
@@ -289,18 +328,21 @@ class Watches:
             for entry in delivery.entries
             if entry.ref is not UNSET and entry.payload_json is not UNSET
         }
-        made: dict[frozenset[Seq] | None, tuple[WatchCommit, int] | None] = {}
+        made: dict[frozenset[Seq] | None, _Sized | None] = {}
         for queue in tuple(self._queues):
-            if queue.owned and queue.watched is not None:
-                queue.watched = widened(queue.watched, delivery.commit, home)
-            if queue.watched not in made:
-                writes = selected(delivery.commit, queue.watched, home)
-                made[queue.watched] = (
+            watched = queue.watched
+            if queue.owned and watched is not None:
+                watched = queue.watched = widened(watched, delivery.commit, home)
+            if watched in made:
+                shown = made[watched]
+            else:
+                writes = selected(delivery.commit, watched, home)
+                shown = (
                     (batch(delivery.commit, writes, payloads), weight(writes)) if writes else None
                 )
-            shown = made[queue.watched]
+                made[watched] = shown
             if shown is not None:
-                self._put(queue, *shown)
+                self._put(queue, shown)
         self._settle_down(delivery)
         self._end_deleted(delivery)
 
@@ -333,9 +375,10 @@ class Watches:
         return list(found)
 
     def _tell(self, event: WatchEvent, conv_id: Seq | None, size: int = 128) -> None:
+        sized = (event, size)
         for queue in tuple(self._queues):
             if queue.sees(conv_id):
-                self._put(queue, event, size)
+                self._put(queue, sized)
 
     def _end_deleted(self, delivery: Delivery) -> None:
         for write in delivery.commit.writes:
@@ -355,8 +398,9 @@ class Watches:
             return
         message = self._hide(f"{type(error).__name__}: {error}")
         if task_id is None:
+            sized = (HandlerError(message=message), 128 + len(message))
             for queue in tuple(self._queues):
-                self._put(queue, HandlerError(message=message), 128 + len(message))
+                self._put(queue, sized)
             return
         event = HandlerError(task_id=Seq(task_id), message=message)
         self._tell(event, self._home(Seq(task_id)), 128 + len(message))
