@@ -17,7 +17,6 @@ from perdure.errors import Rejected
 from perdure.harness.core import Core
 from perdure.kinds.exchange import start_generation
 from perdure.kinds.inputs import (
-    check_request_id,
     earlier_acceptance,
     move_inputs,
     new_record,
@@ -27,6 +26,7 @@ from perdure.kinds.inputs import (
     user_meta,
 )
 from perdure.kinds.queues import place, select, triggers
+from perdure.kinds.requests import check_request_id
 from perdure.line.command import Command
 from perdure.line.spans import NO_SPAN
 from perdure.ports import Span

@@ -16,11 +16,13 @@ from perdure.errors import Rejected
 from perdure.harness.acceptance import Acceptance, Cancelled, Request
 from perdure.harness.cancellation import AbortReport, abort, shutdown
 from perdure.harness.core import Core
+from perdure.harness.forks import ForkContext, ForkRequest, fork, rewind
 from perdure.harness.model_check import check_model
 from perdure.harness.results import finality, read_result
 from perdure.harness.transcript import read_transcript
 from perdure.harness.watch_start import Asked
 from perdure.harness.watching import Watch
+from perdure.kinds.reader import ConversationView
 from perdure.line.command import Command
 from perdure.records.addresses import (
     MODEL,
@@ -83,10 +85,15 @@ class Conversation:
             raise Rejected("unknown_target", f"there is no conversation {self.id}")
         return state
 
-    async def entry(self, entry_id: Seq) -> Entry | None:
-        """Answer an entry of this conversation."""
-        entry = await self._core.line.entry(entry_id)
-        return entry if entry is not None and entry.conv_id == self.id else None
+    async def entry(self, entry_id: Seq, *, as_of: Seq | None = None) -> Entry | None:
+        """Answer an entry of this conversation or of its inherited prefix, None for any other.
+
+        With `as_of`, None too for what came after that main boundary.
+        """
+        if as_of is not None:
+            await self.state(as_of=as_of)
+        entry = await ConversationView(self._core.line, self.id).entry(entry_id)
+        return entry if entry is None or as_of is None or entry.id <= as_of else None
 
     async def task(self, task_id: Seq, *, as_of: Seq | None = None) -> Task | None:
         """Answer a task of this conversation, now or at a main boundary (TI-02)."""
@@ -335,6 +342,67 @@ class Conversation:
         """
         check_budget(budget)
         return await self._acceptance.flush(self.id, budget=budget)
+
+    # Forks.
+
+    async def fork(
+        self,
+        *,
+        at: Seq | None = None,
+        as_of: Seq | None = None,
+        context: ForkContext = "inherit",
+        label: str | None = None,
+        request_id: str | None = None,
+    ) -> "Conversation":
+        """Begin a conversation at an entry (`at`), at a commit's end (`as_of`), or now.
+
+        It sees values, lists and transcript as they were there, and has the context of then, up to
+        the entry and without an open exchange, or an empty one when `context` is "fresh". Tasks
+        and queue stay here, and nothing is copied; neither sees what the other does later. Nothing
+        runs.
+
+        Raises:
+            Rejected: `unknown_target`; `deleted`; `invariant`, for a seq inside a commit or for two
+                targets; `request_conflict`.
+        """
+        request = ForkRequest(
+            conv_id=self.id,
+            at=at,
+            as_of=as_of,
+            context=context,
+            label=label,
+            request_id=request_id,
+        )
+        return Conversation(self._core, await fork(self._core, request))
+
+    async def rewind(
+        self,
+        *,
+        at: Seq | None = None,
+        as_of: Seq | None = None,
+        keep_running: bool = False,
+        label: str | None = None,
+        request_id: str | None = None,
+    ) -> "Conversation":
+        """Cancel this conversation's foreground, wait for its end, and fork; answers the fork.
+
+        This conversation stays as it is, and so do the world and its files: only the new one goes
+        back. `keep_running` cancels nothing. A target that is refused cancels nothing either.
+
+        Raises:
+            Rejected: as `fork`; `nested_command`, from where the wait could never end.
+            Closed: the session closed before everything had ended; nothing was forked.
+        """
+        request = ForkRequest(
+            conv_id=self.id,
+            verb="rewind",
+            at=at,
+            as_of=as_of,
+            label=label,
+            request_id=request_id,
+            keep_running=keep_running,
+        )
+        return Conversation(self._core, await rewind(self._core, request))
 
     async def _admit(
         self,

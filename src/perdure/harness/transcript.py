@@ -1,7 +1,8 @@
 """Reading a transcript: a conversation's entries, its inherited ones included (X43).
 
-Order is by id: a fork's own entries come after the boundary it starts from. Each entry says in
-`conv` which conversation owns it.
+Order is by id: a fork's own entries come after the boundary it starts from. All of that commit is
+inherited, also where an entry of it was named: only the context list stops there (FK-04, FK-07).
+Each entry says in `conv` which conversation owns it.
 """
 
 from collections.abc import Sequence
@@ -53,8 +54,7 @@ async def _stretches(storage: Storage, state: ConversationState) -> list[_Stretc
     below: Seq | None = None
     while state.parent is not UNSET:
         link = state.parent
-        last = link.as_of if link.at_entry is UNSET else min(link.at_entry, link.as_of)
-        below = _lower(below, Seq(last + 1))
+        below = _lower(below, Seq(link.as_of + 1))
         found.append(_Stretch(link.conv_id, below))
         parents: Sequence[ConversationState] = list(
             (await storage.conversations([link.conv_id])).values()

@@ -11,17 +11,15 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.errors import FailureCode, Rejected
+from perdure.kinds.requests import content_digest, earlier_request
 from perdure.line.command import Command
 from perdure.records.addresses import input_record, request_input
 from perdure.records.budgets import Budget
-from perdure.records.codec import decode, decode_json, digest, encode
+from perdure.records.codec import decode, decode_json, encode
 from perdure.records.entries import EntryMeta
 from perdure.records.inputs import Accepted, InputMode, InputRecord, InputState
 from perdure.records.messages import MessageError, TextPart, UserMessage, estimated_tokens
 from perdure.records.seqs import Seq
-
-REQUEST_ID_BYTES_MAX = 512
-"""Longest request key in UTF-8 bytes (D02)."""
 
 
 def request_digest(conv_id: Seq, verb: str, messages: Iterable[UserMessage]) -> str:
@@ -31,21 +29,7 @@ def request_digest(conv_id: Seq, verb: str, messages: Iterable[UserMessage]) -> 
         fields = decode_json(encode(message))
         fields.pop("timestamp", None)
         content.append(fields)
-    return digest({"v": 1, "conv": conv_id, "verb": verb, "content": content})
-
-
-def check_request_id(request_id: str) -> None:
-    """Refuse a request key that could not be stored (D02)."""
-    try:
-        size = len(request_id.encode())
-    except UnicodeEncodeError:
-        size = -1
-    if not 1 <= size <= REQUEST_ID_BYTES_MAX or "\x00" in request_id:
-        raise Rejected(
-            "invariant",
-            f"the request id {request_id[:80]!r} is not 1 to {REQUEST_ID_BYTES_MAX} bytes of text "
-            f"without NUL or lone surrogates",
-        )
+    return content_digest(conv_id, verb, content)
 
 
 async def read_record(tx: Command, input_id: Seq) -> InputRecord:
@@ -64,26 +48,10 @@ async def earlier_acceptance(
     Raises:
         Rejected: `request_conflict`, when conversation, verb or content differ (ID-06).
     """
-    raw = await tx.get_raw(request_input(request_id))
-    if raw is None:
-        return None
-    input_id = Seq(decode(raw, int))
-    record = await read_record(tx, input_id)
-    if record.digest == digest_now:
-        return Accepted(input_id=input_id, duplicate=True)
-    differs = (
-        "conversation"
-        if record.conv_id != conv_id
-        else "verb"
-        if record.mode != verb
-        else "content"
+    input_id = await earlier_request(
+        tx.get_raw, request_id=request_id, conv_id=conv_id, verb=verb, digest_now=digest_now
     )
-    raise Rejected(
-        "request_conflict",
-        f"the request id {request_id!r} was used for input {input_id} with another {differs}; "
-        f"give a new input a request id of its own",
-        {"input": input_id, "conv": record.conv_id, "differs": differs},
-    )
+    return None if input_id is None else Accepted(input_id=input_id, duplicate=True)
 
 
 def new_record(

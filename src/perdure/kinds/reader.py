@@ -1,5 +1,7 @@
 """What tools and kinds may read of a conversation (`ports.ConversationReader`)."""
 
+from msgspec import UNSET
+
 from perdure.errors import Rejected
 from perdure.line.line import Line
 from perdure.records.conversations import ConversationState
@@ -29,8 +31,20 @@ class ConversationView:
         return state
 
     async def entry(self, entry_id: Seq) -> Entry | None:
-        """Answer an entry of it."""
-        return await self._line.entry(entry_id)
+        """Answer an entry of it, or of its inherited prefix."""
+        entry = await self._line.entry(entry_id)
+        if entry is None or entry.conv_id == self._conv_id:
+            return entry
+        state, cutoff = await self.state(), None
+        while entry.conv_id != state.id:
+            link = state.parent
+            if link is UNSET:
+                return None
+            cutoff = link.as_of if cutoff is None else min(cutoff, link.as_of)
+            if entry.id > cutoff:
+                return None
+            state = await ConversationView(self._line, link.conv_id).state()
+        return entry
 
     async def task(self, task_id: Seq) -> Task | None:
         """Answer a task of it."""

@@ -56,6 +56,10 @@ class Draft:
         """Answer a conversation, deleted or not."""
         return self.conversations.get(conv_id) or self.committed_conversation(conv_id)
 
+    def had_begun(self, conv_id: Seq, as_of: Seq) -> bool:
+        """Say whether a conversation existed at a boundary that a new one names."""
+        return (conv_id, as_of) in self._loaded.begun
+
     def task(self, task_id: Seq) -> Task | None:
         """Answer a task."""
         return (
@@ -155,3 +159,4 @@ class Loaded:
         self.conversations = dict(conversations or {})
         self.tasks = dict(tasks or {})
         self.entries = dict(entries or {})
+        self.begun: set[tuple[Seq, Seq]] = set()

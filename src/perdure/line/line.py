@@ -21,9 +21,9 @@ from perdure.errors import Closed, Faulted, Rejected, text_of
 from perdure.line.command import Command, WorkingCommand
 from perdure.line.draft import Draft, Loaded
 from perdure.line.facts import KindTable
+from perdure.line.loading import load_targets, take_joining
 from perdure.line.residency import Residency
 from perdure.line.spans import command_span, settlement_spans
-from perdure.line.targets import targets
 from perdure.line.validate import validate
 from perdure.ports import Clock, Storage, Telemetry
 from perdure.records.addresses import Address, WorkingScope
@@ -305,13 +305,13 @@ class Line:
     async def _commit_main(self, writes: Sequence[Write], *, barrier: bool) -> None:
         loaded = Loaded()
         try:
-            await self._load_targets(writes, loaded)
+            await load_targets(self.residency, self._storage, writes, loaded)
             draft = Draft(self.kinds, self.residency, loaded, writes[-1].seq)
             validate(draft, writes)
             self._time_ms = max(self._time_ms, self._clock.now_ms())
             commit = self._commit(writes, time_ms=self._time_ms)
             created = tuple(draft.entries.values())
-            await self._load_joining(draft)
+            take_joining(self.residency, draft)
             with settlement_spans(self.telemetry, writes, draft.tasks, self.residency.task):
                 await self._persist(commit, barrier=barrier)
                 self._boundary = commit.last_seq
@@ -337,56 +337,6 @@ class Line:
             raise
         except Exception as error:
             raise self.stop(error) from error
-
-    # Loading.
-
-    async def _load_targets(self, writes: Sequence[Write], loaded: Loaded) -> None:
-        conversations, tasks, entries = targets(writes)
-        held, first = self.residency, writes[0].seq
-        held.keep(tuple(conversations))
-        missing = [seq for seq in conversations if seq < first and held.conversation(seq) is None]
-        missing_tasks = [
-            seq
-            for seq in tasks
-            if seq < first and held.task(seq) is None and held.settled_task(seq) is None
-        ]
-        missing_entries = [seq for seq in entries if seq < first and held.entry(seq) is None]
-        for conv_id in missing:
-            await held.load(self._storage, conv_id)
-        for conv_id in conversations if entries else ():
-            state = held.conversation(conv_id)
-            if state is not None and state.parent is not UNSET:
-                await self._load_ancestors(loaded, state)
-        if missing_tasks:
-            loaded.tasks.update(await self._storage.tasks(missing_tasks))
-        if missing_entries:
-            loaded.entries.update(await self._storage.entries(missing_entries))
-
-    async def _load_ancestors(self, loaded: Loaded, state: ConversationState) -> None:
-        current = state
-        while current.parent is not UNSET:
-            parent_id = current.parent.conv_id
-            held = self.residency.conversation(parent_id) or loaded.conversations.get(parent_id)
-            if held is None:
-                found = await self._storage.conversations([parent_id])
-                if parent_id not in found:
-                    return
-                held = found[parent_id]
-                loaded.conversations[parent_id] = held
-            current = held
-
-    async def _load_joining(self, draft: Draft) -> None:
-        """Load entries that join a context list by a reset or a new conversation (RS-03)."""
-        for state in draft.conversations.values():
-            before = draft.committed_conversation(state.id)
-            if before is None or before.prefix_version != state.prefix_version:
-                missing = [
-                    seq
-                    for seq in state.context
-                    if seq not in draft.entries and self.residency.entry(seq) is None
-                ]
-                if missing:
-                    draft.entries.update(await self._storage.entries(missing))
 
     def _adopt(self, draft: Draft, commit: Commit) -> None:
         held = self.residency

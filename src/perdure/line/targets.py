@@ -61,6 +61,7 @@ def _named_by_context(
 def _named_by_conversation(write: InsertConversation, named: _Named) -> None:
     if write.parent is not UNSET:
         _name(named[0], write.parent.conv_id)
+        _name(named[2], write.parent.at_entry)
     _name(named[1], write.owner)
     _name(named[2], *write.context)
 

@@ -16,7 +16,7 @@ from perdure.errors import Rejected, RejectionCode
 from perdure.line.draft import Draft
 from perdure.records.codec import decoder, to_raw
 from perdure.records.context_list import ContextList, has_legal_shape
-from perdure.records.conversations import ConversationState, InboxItem
+from perdure.records.conversations import ConversationState, InboxItem, ParentLink
 from perdure.records.entries import Entry, new_entry
 from perdure.records.messages import AssistantPayload, read_payload
 from perdure.records.names import stored
@@ -68,10 +68,8 @@ def _refuse(message: str, code: RejectionCode = "invariant") -> NoReturn:
 
 
 def _insert_conversation(draft: Draft, write: InsertConversation) -> None:
-    if write.parent is not UNSET and draft.any_conversation(write.parent.conv_id) is None:
-        _refuse(
-            f"there is no conversation {write.parent.conv_id} to inherit from", "unknown_target"
-        )
+    if write.parent is not UNSET:
+        _check_parent(draft, write.parent, is_owned=write.owner is not UNSET)
     if write.owner is not UNSET:
         owner = draft.task(write.owner)
         if owner is None or not draft.is_live(owner):
@@ -87,6 +85,26 @@ def _insert_conversation(draft: Draft, write: InsertConversation) -> None:
         if not draft.sees_entry(write.seq, entry_id):
             _refuse(f"entry {entry_id} is not in the inherited prefix", "unknown_target")
     _check_list(draft, write.context)
+
+
+def _check_parent(draft: Draft, link: ParentLink, *, is_owned: bool) -> None:
+    """Refuse a link to what was not there, and an entry that does not make its boundary (VD-09)."""
+    if not draft.had_begun(link.conv_id, link.as_of):
+        _refuse(
+            f"there is no conversation {link.conv_id} to inherit from at commit {link.as_of}",
+            "unknown_target",
+        )
+    if is_owned and link.inherit_values:
+        _refuse("a conversation that a task owns inherits no values (FK-01)")
+    entry = draft.entry(link.at_entry) if link.at_entry is not UNSET else None
+    if link.at_entry is not UNSET and (
+        entry is None or entry.conv_id != link.conv_id or entry.commit_end != link.as_of
+    ):
+        _refuse(
+            f"at names entry {link.at_entry}, which is none of conversation {link.conv_id} in the "
+            f"commit that ends at {link.as_of}",
+            "unknown_target",
+        )
 
 
 def _patch_conversation(draft: Draft, write: PatchConversation) -> None:
@@ -429,11 +447,11 @@ def _check_list(draft: Draft, ids: Sequence[Seq]) -> None:
         if facts.asks:
             asking.append(entry)
     for entry in asking:
-        if any((entry.id, index) not in answered for index in range(_calls(entry))):
+        if any((entry.id, index) not in answered for index in range(calls_of(entry))):
             _refuse(f"the list holds entry {entry.id} without all results of its calls (VD-02)")
 
 
-def _calls(entry: Entry) -> int:
+def calls_of(entry: Entry) -> int:
     """Count the calls of an assistant entry."""
     if entry.payload_json is UNSET:
         return 0

@@ -198,13 +198,18 @@ def entry_label(entry_id: Seq) -> SessionValue[str]:
 
 
 def request_input(request_id: str) -> SessionValue[int]:
-    """Answer the address that maps a caller's request id to the input it created (ID-07)."""
+    """Answer the address that maps a caller's request id to what it created (ID-07, ID-10)."""
     return _CoreSessionValue("perdure.request-input", request_id)
 
 
 def input_record(input_id: Seq) -> SessionValue[object]:
     """Answer the address of an input's record (D01)."""
     return _CoreSessionValue("perdure.input", str(input_id))
+
+
+def creation_record(created_id: Seq) -> SessionValue[object]:
+    """Answer the address of the record of what a request made, when that is no input."""
+    return _CoreSessionValue("perdure.creation", str(created_id))
 
 
 def settings_record(digest: str) -> SessionValue[object]:

@@ -1,4 +1,7 @@
-"""What became of each accepted input: the input record and its public reading (D01, D02)."""
+"""What became of each accepted input: the input record and its public reading (D01, D02).
+
+Beside it the record of what a request made that is no input.
+"""
 
 from typing import Final, Literal, TypeAlias
 
@@ -14,6 +17,7 @@ InputMode: TypeAlias = Literal["prompt", "followUp", "steer", "nextRun", "spawn"
 InputState: TypeAlias = Literal[
     "queued", "open", "answered", "stopped", "failed", "aborted", "withdrawn", "placed"
 ]
+CreatingVerb: TypeAlias = Literal["fork", "rewind"]
 
 FINAL_STATES: Final[frozenset[InputState]] = frozenset(
     {"answered", "stopped", "failed", "aborted", "withdrawn", "placed"}
@@ -39,6 +43,19 @@ class InputRecord(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
     error: MessageError | UnsetType = UNSET
     withdrawn_by: Literal["cancel", "abort", "delete"] | UnsetType = UNSET
     budget: Budget | UnsetType = UNSET
+
+
+class CreationRecord(Struct, frozen=True, gc=False, kw_only=True, rename=stored):
+    """Value of `perdure.creation`, key the id of what was made; `conv` is where it was asked for.
+
+    Written only for a request with a key: what has none is never asked for again.
+    """
+
+    v: Literal[1] = 1
+    conv_id: Seq
+    verb: CreatingVerb
+    digest: str
+    request_id: str
 
 
 class Accepted(Struct, frozen=True, gc=False, kw_only=True):

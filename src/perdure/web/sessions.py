@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from perdure.errors import PerdureError, Rejected
 from perdure.harness.overview import live_tasks, root_of, stored_model
-from perdure.kinds.inputs import check_request_id
+from perdure.kinds.requests import check_request_id
 from perdure.ports import Storage
 from perdure.records.entries import Entry, preview_of
 from perdure.records.messages import (
