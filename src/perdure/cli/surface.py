@@ -129,6 +129,9 @@ class _Seconds(click.FloatRange):
 COMMIT: Final = _Position(min=0)
 """The end of a commit."""
 
+POSITION: Final = _Position(min=1)
+"""The id of anything there is."""
+
 COLOR: Final = click.Choice(["auto", "always", "never"])
 
 _OPTIONS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
@@ -155,7 +158,7 @@ _OPTIONS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
         "conversation",
         click.option(
             "--conversation",
-            type=_Position(min=1),
+            type=POSITION,
             metavar="ID",
             help="A conversation of the session.  [default: the root]",
         ),

@@ -16,7 +16,8 @@ from perdure.drive.foreground import marked, tree_of
 from perdure.errors import Closed, Rejected
 from perdure.harness.cancellation import abort
 from perdure.harness.core import Core
-from perdure.kinds.reader import ConversationView
+from perdure.harness.transcript import history_of
+from perdure.kinds.reader import holds
 from perdure.kinds.requests import (
     check_request_id,
     content_digest,
@@ -25,7 +26,6 @@ from perdure.kinds.requests import (
 )
 from perdure.line.command import Command
 from perdure.line.facts import KindTable
-from perdure.line.line import Line
 from perdure.line.validate import calls_of
 from perdure.ports import Storage
 from perdure.records.conversations import ConversationState, ParentLink
@@ -99,7 +99,7 @@ async def rewind(core: Core, request: ForkRequest) -> Seq:
     if earlier is not None:
         return earlier
     await _source(core, request.conv_id)
-    await beginning(core.line, core.storage, request.conv_id, at=request.at, as_of=request.as_of)
+    await beginning(core.storage, request.conv_id, at=request.at, as_of=request.as_of)
     if not request.keep_running:
         await _cancelled(core, request.conv_id)
     return await fork(core, request)
@@ -160,7 +160,7 @@ async def _build(core: Core, tx: Command, request: ForkRequest) -> Seq:
     as_of = request.as_of
     if request.at is None and as_of is None:
         as_of = await core.line.boundary()
-    start = await beginning(core.line, core.storage, request.conv_id, at=request.at, as_of=as_of)
+    start = await beginning(core.storage, request.conv_id, at=request.at, as_of=as_of)
     context: Sequence[Seq] = ()
     if request.context == "inherit":
         context = await _context(core, start, request.at)
@@ -189,7 +189,7 @@ async def _build(core: Core, tx: Command, request: ForkRequest) -> Seq:
 
 
 async def beginning(
-    line: Line, storage: Storage, conv_id: Seq, *, at: Seq | None, as_of: Seq | None
+    storage: Storage, conv_id: Seq, *, at: Seq | None, as_of: Seq | None
 ) -> Beginning:
     """Find the conversation that a target belongs to, and its boundary (FK-04, FK-12).
 
@@ -200,34 +200,34 @@ async def beginning(
         Rejected: `unknown_target`, when the target is not part of what this conversation sees;
             `invariant`, when a commit is meant and none ends there (FK-06).
     """
+    state = (await storage.conversations([conv_id])).get(conv_id)
+    if state is None:
+        raise Rejected("unknown_target", f"there is no conversation {conv_id}")
+    history = await history_of(storage, state)
     if at is not None:
-        return await _at_entry(line, storage, conv_id, at)
-    assert as_of is not None
-    # Refuses a seq inside a commit, whichever conversation it turns out to be.
-    await storage.conversations([conv_id], as_of=as_of)
-    state = await ConversationView(line, conv_id).state()
-    while state.id > as_of:
-        if state.parent is UNSET or as_of > state.parent.as_of:
+        entry = (await storage.entries([at])).get(at)
+        if entry is None or not holds(history, entry):
+            raise Rejected("unknown_target", f"entry {at} is not part of conversation {conv_id}")
+        parent, as_of = entry.conv_id, entry.commit_end
+    else:
+        assert as_of is not None
+        # Refuses a seq inside a commit, whichever conversation it turns out to be.
+        await storage.conversations([conv_id], as_of=as_of)
+        begun = [one.conv_id for one in history if one.conv_id <= as_of <= one.through]
+        if not begun:
             raise Rejected(
                 "unknown_target", f"conversation {conv_id} had not begun at commit {as_of}"
             )
-        state = await ConversationView(line, state.parent.conv_id).state()
-    link = ParentLink(conv_id=state.id, as_of=as_of, inherit_values=True)
-    return Beginning(link=link, state=await _then(storage, state.id, as_of))
-
-
-async def _at_entry(line: Line, storage: Storage, conv_id: Seq, at: Seq) -> Beginning:
-    entry = await ConversationView(line, conv_id).entry(at)
-    if entry is None:
-        raise Rejected("unknown_target", f"entry {at} is not part of conversation {conv_id}")
-    link = ParentLink(
-        conv_id=entry.conv_id, at_entry=at, as_of=entry.commit_end, inherit_values=True
+        parent = begun[0]
+    return Beginning(
+        link=ParentLink(
+            conv_id=parent,
+            at_entry=UNSET if at is None else at,
+            as_of=as_of,
+            inherit_values=True,
+        ),
+        state=(await storage.conversations([parent], as_of=as_of))[parent],
     )
-    return Beginning(link=link, state=await _then(storage, entry.conv_id, entry.commit_end))
-
-
-async def _then(storage: Storage, conv_id: Seq, as_of: Seq) -> ConversationState:
-    return (await storage.conversations([conv_id], as_of=as_of))[conv_id]
 
 
 # What it begins with.

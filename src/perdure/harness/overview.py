@@ -108,7 +108,7 @@ async def root_of(storage: Storage, *, as_of: Seq | None = None) -> Conversation
 async def stored_model(storage: Storage, *, as_of: Seq | None = None) -> ModelId | None:
     """Answer the model of the root conversation, None when none is stored."""
     root = await root_of(storage, as_of=as_of)
-    return None if root is None else await _model(storage, root, as_of)
+    return None if root is None else await model_of(storage, root, as_of)
 
 
 async def overview(
@@ -125,7 +125,7 @@ async def overview(
     boundary = as_of
     if boundary is None:
         boundary = await storage.boundary_at(storage.info.last_commit_ms)
-    model = None if state is None else await _model(storage, state, as_of)
+    model = None if state is None else await model_of(storage, state, as_of)
     return Overview(
         info=storage.info,
         boundary=boundary,
@@ -162,7 +162,10 @@ async def _conversation(
     return found
 
 
-async def _model(storage: Storage, state: ConversationState, as_of: Seq | None) -> ModelId | None:
+async def model_of(
+    storage: Storage, state: ConversationState, as_of: Seq | None = None
+) -> ModelId | None:
+    """Answer a conversation's model, its own or an inherited one; None when none is stored."""
     stored = await storage.value(MODEL.bind(state.id), as_of=as_of)
     return None if stored is None else decode(stored.value_json, ModelId)
 

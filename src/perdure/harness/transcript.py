@@ -7,8 +7,9 @@ Each entry says in `conv` which conversation owns it.
 
 from collections.abc import Sequence
 
-from msgspec import UNSET, Struct, structs
+from msgspec import structs
 
+from perdure.kinds.reader import Stretch, stretches
 from perdure.ports import Storage
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
@@ -16,11 +17,13 @@ from perdure.records.seqs import Seq
 from perdure.records.sessions import EntryScan
 
 
-class _Stretch(Struct, frozen=True):
-    """A part of a transcript: a conversation's own entries below an exclusive bound."""
+async def history_of(storage: Storage, state: ConversationState) -> Sequence[Stretch]:
+    """Answer the stretches of a conversation's history, its own first, read from storage alone."""
 
-    conv_id: Seq
-    below: Seq | None
+    async def state_of(conv_id: Seq) -> ConversationState | None:
+        return (await storage.conversations([conv_id])).get(conv_id)
+
+    return await stretches(state, state_of)
 
 
 async def read_transcript(
@@ -31,41 +34,17 @@ async def read_transcript(
     Raises:
         Rejected: `invariant` for a limit or boundary that storage refuses.
     """
-    stretches = await _stretches(storage, state)
-    if scan.order == "asc":
-        stretches.reverse()
+    history = await history_of(storage, state)
     found: list[Entry] = []
-    for stretch in stretches:
+    for stretch in reversed(history) if scan.order == "asc" else history:
+        below = Seq(stretch.through + 1)
         page = structs.replace(
             scan,
             conv_id=stretch.conv_id,
-            before=_lower(scan.before, stretch.below),
+            before=below if scan.before is None else min(scan.before, below),
             limit=scan.limit - len(found),
         )
         found += await storage.scan_entries(page)
         if len(found) == scan.limit:
             break
     return found
-
-
-async def _stretches(storage: Storage, state: ConversationState) -> list[_Stretch]:
-    """Answer the stretches of a transcript, the newest first."""
-    found = [_Stretch(state.id, None)]
-    below: Seq | None = None
-    while state.parent is not UNSET:
-        link = state.parent
-        below = _lower(below, Seq(link.as_of + 1))
-        found.append(_Stretch(link.conv_id, below))
-        parents: Sequence[ConversationState] = list(
-            (await storage.conversations([link.conv_id])).values()
-        )
-        if not parents:
-            break
-        state = parents[0]
-    return found
-
-
-def _lower(one: Seq | None, other: Seq | None) -> Seq | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other)

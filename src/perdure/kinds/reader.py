@@ -1,17 +1,49 @@
-"""What tools and kinds may read of a conversation (`ports.ConversationReader`)."""
+"""What may be read of a conversation: its own, and what it inherits."""
 
-from msgspec import UNSET
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec import UNSET, Struct
 
 from perdure.errors import Rejected
 from perdure.line.line import Line
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
-from perdure.records.seqs import Seq
+from perdure.records.seqs import SEQ_MAX, Seq
 from perdure.records.tasks import Task
 
 
+class Stretch(Struct, frozen=True):
+    """A part of a history: what one conversation holds up to and including `through`."""
+
+    conv_id: Seq
+    through: Seq
+
+
+async def stretches(
+    state: ConversationState, state_of: Callable[[Seq], Awaitable[ConversationState | None]]
+) -> Sequence[Stretch]:
+    """Answer what a history is made of: its own stretch first, then each ancestor's.
+
+    An ancestor's ends at the lowest boundary on the way to it.
+    """
+    found = [Stretch(state.id, Seq(SEQ_MAX))]
+    while state.parent is not UNSET:
+        link = state.parent
+        found.append(Stretch(link.conv_id, min(found[-1].through, link.as_of)))
+        parent = await state_of(link.conv_id)
+        if parent is None:
+            break
+        state = parent
+    return found
+
+
+def holds(history: Sequence[Stretch], entry: Entry) -> bool:
+    """Say whether an entry is part of a history."""
+    return any(one.conv_id == entry.conv_id and entry.id <= one.through for one in history)
+
+
 class ConversationView:
-    """Read one conversation; never writes."""
+    """Read one conversation; never writes (`ports.ConversationReader`)."""
 
     def __init__(self, line: Line, conv_id: Seq) -> None:
         """Bind to the conversation."""
@@ -35,16 +67,8 @@ class ConversationView:
         entry = await self._line.entry(entry_id)
         if entry is None or entry.conv_id == self._conv_id:
             return entry
-        state, cutoff = await self.state(), None
-        while entry.conv_id != state.id:
-            link = state.parent
-            if link is UNSET:
-                return None
-            cutoff = link.as_of if cutoff is None else min(cutoff, link.as_of)
-            if entry.id > cutoff:
-                return None
-            state = await ConversationView(self._line, link.conv_id).state()
-        return entry
+        history = await stretches(await self.state(), self._line.conversation)
+        return entry if holds(history, entry) else None
 
     async def task(self, task_id: Seq) -> Task | None:
         """Answer a task of it."""

@@ -15,6 +15,7 @@ from perdure.records.addresses import Address, creation_record, input_record, re
 from perdure.records.codec import decode, digest
 from perdure.records.inputs import CreatingVerb, CreationRecord, InputRecord
 from perdure.records.seqs import Seq
+from perdure.records.strict_json import JsonValue
 
 REQUEST_ID_BYTES_MAX: Final = 512
 """Longest request key in UTF-8 bytes (D02)."""
@@ -34,7 +35,7 @@ def check_request_id(request_id: str) -> None:
         )
 
 
-def content_digest(conv_id: Seq, verb: str, content: object) -> str:
+def content_digest(conv_id: Seq, verb: str, content: JsonValue) -> str:
     """Digest a request: conversation, verb and content (D02)."""
     return digest({"v": 1, "conv": conv_id, "verb": verb, "content": content})
 

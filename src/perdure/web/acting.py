@@ -16,10 +16,11 @@ from perdure.drive.outcomes import DriveResult
 from perdure.errors import Rejected
 from perdure.harness.cancellation import AbortReport
 from perdure.harness.conversation import Conversation
+from perdure.harness.forks import ForkContext
 from perdure.harness.harness import Harness
 from perdure.records.addresses import ACTIVE_TOOLS, MODEL, THINKING, entry_label
 from perdure.records.budgets import Budget, OnLimit, OnUnknown
-from perdure.records.conversations import QueueMode
+from perdure.records.conversations import ParentLink, QueueMode
 from perdure.records.inputs import Accepted
 from perdure.records.messages import InputContent, UserMessage
 from perdure.records.models import parse_model
@@ -93,6 +94,26 @@ class Reset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     force: bool = False
 
 
+class Fork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a fork begins: at an entry, at a commit's end, or now."""
+
+    at: int | None = None
+    as_of: int | None = None
+    context: ForkContext = "inherit"
+    label: str | None = None
+    request_id: str | None = None
+
+
+class Rewind(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where to go back to: an entry, or a commit's end."""
+
+    at: int | None = None
+    as_of: int | None = None
+    keep_running: bool = False
+    label: str | None = None
+    request_id: str | None = None
+
+
 class Label(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry's label; null removes it."""
 
@@ -103,6 +124,13 @@ class Drive(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether deferred answers may be asked for once."""
 
     poll_deferred: bool = False
+
+
+class Forked(Struct, frozen=True, kw_only=True):
+    """A conversation that was made, and where it begins; equal for every repeat of its request."""
+
+    conversation: Seq
+    parent: ParentLink
 
 
 class AcceptedInput(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -291,6 +319,44 @@ async def reset(call: Call) -> Reply:
             force=body.force,
         )
         return Reply(content={"conversation": await conversation.state()})
+
+
+async def fork(call: Call) -> Reply:
+    """Begin a conversation at a boundary of this one; nothing runs."""
+    body: Fork = call.body
+    async with _in_conversation(call) as (_, conversation):
+        made = await conversation.fork(
+            at=_seq(body.at),
+            as_of=_seq(body.as_of),
+            context=body.context,
+            label=body.label,
+            request_id=body.request_id,
+        )
+        return await _forked(made)
+
+
+async def rewind(call: Call) -> Reply:
+    """Cancel what runs in this conversation, and begin another one where it was before."""
+    body: Rewind = call.body
+    async with _in_conversation(call) as (_, conversation):
+        made = await conversation.rewind(
+            at=_seq(body.at),
+            as_of=_seq(body.as_of),
+            keep_running=body.keep_running,
+            label=body.label,
+            request_id=body.request_id,
+        )
+        return await _forked(made)
+
+
+def _seq(given: int | None) -> Seq | None:
+    return None if given is None else Seq(given)
+
+
+async def _forked(made: Conversation) -> Reply:
+    parent = (await made.state()).parent
+    assert parent is not UNSET
+    return Reply(content=Forked(conversation=made.id, parent=parent), status=201)
 
 
 async def label(call: Call) -> Reply:

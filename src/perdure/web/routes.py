@@ -98,6 +98,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     _post(SESSION + "/flush", acting.flush, acting.Flush),
     _post(SESSION + "/configure", acting.configure, acting.Configure),
     _post(SESSION + "/reset", acting.reset, acting.Reset),
+    _post(SESSION + "/fork", acting.fork, acting.Fork, statuses=(201,)),
+    _post(SESSION + "/rewind", acting.rewind, acting.Rewind, statuses=(201,)),
     _post(SESSION + "/labels/{entry}", acting.label, acting.Label, query=NoQuery),
     _get(SESSION + "/approvals", approvals.list_approvals, approvals.ApprovalsQuery),
     _post(

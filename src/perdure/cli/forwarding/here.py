@@ -5,6 +5,7 @@ from msgspec import Struct
 from perdure.errors import Rejected
 from perdure.harness.cancellation import AbortReport
 from perdure.harness.conversation import Conversation
+from perdure.harness.forks import ForkRequest
 from perdure.harness.harness import Harness
 from perdure.records.approvals import ApprovalOutcome, Verdict
 from perdure.records.budgets import Budget
@@ -56,6 +57,27 @@ class Here:
         if report.marked or report.joined:
             await conversation.drive(wait_timers=False)
         return report
+
+    async def fork(self, request: ForkRequest) -> Seq:
+        """Fork, or rewind; answers the new conversation."""
+        conversation = await self.conversation(request.conv_id)
+        if request.verb == "rewind":
+            made = await conversation.rewind(
+                at=request.at,
+                as_of=request.as_of,
+                keep_running=request.keep_running,
+                label=request.label,
+                request_id=request.request_id,
+            )
+        else:
+            made = await conversation.fork(
+                at=request.at,
+                as_of=request.as_of,
+                context=request.context,
+                label=request.label,
+                request_id=request.request_id,
+            )
+        return made.id
 
     async def decide(
         self, approval: Seq, verdict: Verdict, details: object, *, by: str

@@ -13,6 +13,7 @@ from perdure.cli.forwarding.here import Sent
 from perdure.cli.main import load
 from perdure.drive.outcomes import DriveOutcome, DriveResult, Wait
 from perdure.harness.cancellation import AbortReport, Drained
+from perdure.harness.forks import ForkRequest
 from perdure.records.approvals import ApprovalOutcome, Verdict
 from perdure.records.budgets import Budget
 from perdure.records.codec import decode
@@ -103,6 +104,14 @@ class There:
             drained=tuple(_drained(one) for one in answer["drained"]),
             joined=answer["joined"],
         )
+
+    async def fork(self, request: ForkRequest) -> Seq:
+        """Have a fork made, or the conversation rewound; answers the new one."""
+        names = ["at", "as_of", "label", "request_id"]
+        names.append("keep_running" if request.verb == "rewind" else "context")
+        body = {name: getattr(request, name) for name in names}
+        answer = await self._post(f"/{request.verb}", request.conv_id, body)
+        return Seq(answer["conversation"])
 
     async def decide(
         self, approval: Seq, verdict: Verdict, details: object, *, by: str
