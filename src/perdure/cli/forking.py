@@ -1,6 +1,8 @@
 """What `perdure fork` and `perdure rewind` share: the target, the fork, and what stays (CM-24)."""
 
+import secrets
 from collections.abc import Sequence
+from typing import Final
 
 import click
 import msgspec
@@ -13,11 +15,18 @@ from perdure.cli.reading import reading
 from perdure.cli.surface import COMMIT, POSITION, Surface
 from perdure.cli.tables import table
 from perdure.cli.work import Work, prepare
+from perdure.errors import Closed
 from perdure.harness.effects import Effect, effects_after
 from perdure.harness.forks import ForkRequest, beginning
 from perdure.harness.overview import root_of
+from perdure.opening import OpenSession
 from perdure.ports import Storage
 from perdure.records.seqs import Seq
+
+REQUEST_BYTES: Final = 8
+
+TRIES: Final = 3
+"""How often a fork is asked for when owners end over it."""
 
 AT = click.option(
     "--at", type=POSITION, metavar="ENTRY", help="The commit that this entry belongs to."
@@ -49,14 +58,7 @@ def forked(surface: Surface, request: ForkRequest, *, dry_run: bool) -> Ending:
             boundary = await _boundary(storage, meant)
             if dry_run:
                 return name, None, await effects_after(storage, meant.conv_id, boundary)
-        if meant.verb == "rewind" and not meant.keep_running:
-            # What is cancelled may need its model or its tools to end.
-            ready = await prepare(surface, Work(), session=name, url=url)
-            opening = ready.opening(session=name, create=False)
-        else:
-            opening = opening_of(url, name)
-        async with reached(opening, name) as session:
-            made = await session.fork(meant)
+        made = await _made(surface, url, name, meant)
         async with reading(url, name) as storage:
             return name, made, await effects_after(storage, meant.conv_id, boundary)
 
@@ -72,14 +74,40 @@ def forked(surface: Surface, request: ForkRequest, *, dry_run: bool) -> Ending:
     )
 
 
+async def _made(surface: Surface, url: str, name: str, request: ForkRequest) -> Seq:
+    """Make it here or at the owner; an owner that ends over it is followed by another try.
+
+    A `perdure run` whose input is cancelled by a rewind ends, and may close before it has forked.
+    The request id makes a second try answer what the first one did.
+    """
+    tries = 0
+    while True:
+        tries += 1
+        async with reached(await _opening(surface, url, name, request), name) as session:
+            try:
+                return await session.fork(request)
+            except (Closed, OSError):
+                if session.is_here or tries == TRIES:
+                    raise
+
+
+async def _opening(surface: Surface, url: str, name: str, request: ForkRequest) -> OpenSession:
+    """Answer the session to open; what is cancelled may need its model or its tools to end."""
+    if request.verb == "rewind" and not request.keep_running:
+        ready = await prepare(surface, Work(), session=name, url=url)
+        return ready.opening(session=name, create=False)
+    return opening_of(url, name)
+
+
 async def _meant(storage: Storage, surface: Surface, request: ForkRequest) -> ForkRequest:
-    """Answer the request for the conversation that is meant, the root unless one is named."""
+    """Answer the request with its conversation, the root unless one is named, and an id."""
     conv_id = surface.flags.conversation
     if conv_id is None:
         root = await root_of(storage)
         assert root is not None, "a session with commits has a root"
         conv_id = root.id
-    return msgspec.structs.replace(request, conv_id=Seq(conv_id))
+    request_id = request.request_id or f"cli-{secrets.token_hex(REQUEST_BYTES)}"
+    return msgspec.structs.replace(request, conv_id=Seq(conv_id), request_id=request_id)
 
 
 async def _boundary(storage: Storage, request: ForkRequest) -> Seq:
