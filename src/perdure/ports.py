@@ -159,9 +159,9 @@ class Storage(Protocol):
         ...
 
     async def scan_values(
-        self, prefix: Address, *, after: str | None, limit: int
+        self, prefix: Address, *, after: str | None, limit: int, as_of: Seq | None = None
     ) -> Sequence[StoredValue]:
-        """Answer current values of a namespace whose key starts with the prefix's key, by key."""
+        """Answer values of a namespace whose key starts with the prefix's, by key, now or then."""
         ...
 
     async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:

@@ -108,6 +108,9 @@ LAW = [
     pytest.param(values.pages_run_backwards_and_stop_at_tags, marks=pytest.mark.spec("VL-21")),
     pytest.param(values.values_are_scanned_by_prefix, marks=pytest.mark.spec("VL-26")),
     pytest.param(
+        values.values_of_the_past_are_scanned, marks=pytest.mark.spec("VL-26", "VL-13", "TI-05")
+    ),
+    pytest.param(
         values.working_data_survives_until_retired,
         marks=pytest.mark.spec("WS-01", "WS-05", "WS-06"),
     ),

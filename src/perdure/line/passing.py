@@ -89,10 +89,10 @@ class PassingStorage:
         return await self._reading().value(address, as_of=as_of)
 
     async def scan_values(
-        self, prefix: Address, *, after: str | None, limit: int
+        self, prefix: Address, *, after: str | None, limit: int, as_of: Seq | None = None
     ) -> Sequence[StoredValue]:
         """Answer values of a namespace."""
-        return await self._reading().scan_values(prefix, after=after, limit=limit)
+        return await self._reading().scan_values(prefix, after=after, limit=limit, as_of=as_of)
 
     async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:
         """Answer a page of a list."""

@@ -193,9 +193,9 @@ class MemoryReads:
         return None
 
     async def scan_values(
-        self, prefix: Address, *, after: str | None, limit: int
+        self, prefix: Address, *, after: str | None, limit: int, as_of: Seq | None = None
     ) -> Sequence[StoredValue]:
-        """Answer current values of a namespace by key."""
+        """Answer values of a namespace by key, now or at a boundary."""
         self._check_open()
         check_limit(limit)
         check_address(prefix, "value")
@@ -207,8 +207,9 @@ class MemoryReads:
             scope = found
         conv_id, namespace = prefix.conv_id, prefix.namespace
         if conv_id is not UNSET:
+            self._check_boundary(as_of)
             keys = with_prefix(self._index.keys.get(namespace, ()), prefix.key, after)
-            seen = (self._versioned(conv_id, (namespace, key), None) for key in keys)
+            seen = (self._versioned(conv_id, (namespace, key), as_of) for key in keys)
             return list(islice((value for value in seen if value is not None), limit))
         keys = with_prefix(scope.keys.get(namespace, ()), prefix.key, after)
         return [scope.values[namespace, key] for key in islice(keys, limit)]

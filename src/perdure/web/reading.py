@@ -286,10 +286,10 @@ async def list_values(call: Call) -> Reply:
             address = _address("value", state, query.namespace, query.key)
             value = await at.storage.value(address, as_of=at.as_of)
             return reply_at(at, values=[] if value is None else [_value(value)], next=None)
-        if query.as_of is not None:
-            raise Rejected("invariant", "values of the past are read one by one: name the key")
         address = _address("value", state, query.namespace, query.prefix)
-        page = await at.storage.scan_values(address, after=query.after, limit=query.limit)
+        page = await at.storage.scan_values(
+            address, after=query.after, limit=query.limit, as_of=at.as_of
+        )
         following = page[-1].key if len(page) == query.limit else None
         return reply_at(at, values=[_value(value) for value in page], next=following)
 

@@ -77,6 +77,7 @@ async def test_each_read_shows_a_past_boundary(site: Site) -> None:
             "/context",
             "/queue",
             "/values?namespace=perdure.model&key=",
+            "/values?namespace=perdure.model",
             "/lists?namespace=l",
         ):
             mark = "&" if "?" in place else "?"

@@ -233,12 +233,12 @@ class SqliteStorage:
         return await self._read(lambda reads: reads.value(address, as_of), small=True)
 
     async def scan_values(
-        self, prefix: Address, *, after: str | None, limit: int
+        self, prefix: Address, *, after: str | None, limit: int, as_of: Seq | None = None
     ) -> Sequence[StoredValue]:
-        """Answer current values of a namespace by key."""
+        """Answer values of a namespace by key, now or at a boundary."""
         check_limit(limit)
         check_address(prefix, "value")
-        return await self._read(lambda reads: reads.scan_values(prefix, after, limit))
+        return await self._read(lambda reads: reads.scan_values(prefix, after, limit, as_of))
 
     async def elements(self, address: Address, page: ListPage) -> Sequence[ListElement]:
         """Answer a page of a list, inherited ranges included."""

@@ -132,10 +132,14 @@ class ValueReads(SessionReads):
     def _version(self, name: int, conv_id: Seq, cutoff: int) -> tuple[Seq, bool] | None:
         return self.conn.execute(VERSION, (self.session, name, conv_id, cutoff)).fetchone()
 
-    def scan_values(self, prefix: Address, after: str | None, limit: int) -> list[StoredValue]:
-        """Answer current values of a namespace by key."""
+    def scan_values(
+        self, prefix: Address, after: str | None, limit: int, as_of: Seq | None
+    ) -> list[StoredValue]:
+        """Answer values of a namespace by key."""
         found: list[StoredValue] = []
-        for value in self._values(prefix, after):
+        if prefix.conv_id is not UNSET:
+            self.check_boundary(as_of)
+        for value in self._values(prefix, after, as_of):
             if not value.key.startswith(prefix.key):
                 break
             found.append(value)
@@ -143,7 +147,9 @@ class ValueReads(SessionReads):
                 break
         return found
 
-    def _values(self, prefix: Address, after: str | None) -> Iterator[StoredValue]:
+    def _values(
+        self, prefix: Address, after: str | None, as_of: Seq | None
+    ) -> Iterator[StoredValue]:
         # Two lower bounds: the prefix may itself be a key, the cursor never is an answer.
         start = (prefix.key, "" if after is None else after)
         low = "key>=? AND key>?" if after is not None else "key>=? AND key>=?"
@@ -157,7 +163,7 @@ class ValueReads(SessionReads):
             place = (self.session, prefix.namespace, *start)
             for name, key in self.conn.execute(sql, place).fetchall():
                 address = Address(kind="value", namespace=prefix.namespace, key=key)
-                value = self.versioned(address, prefix.conv_id, name, None)
+                value = self.versioned(address, prefix.conv_id, name, as_of)
                 if value is not None:
                     yield value
         else:

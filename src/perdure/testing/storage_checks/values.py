@@ -297,6 +297,42 @@ async def values_are_scanned_by_prefix(lab: Lab) -> None:
     assert await scan(SCOPE.value(NAMESPACE, "\U0001f600")) == ["\U0001f600"]
 
 
+async def values_of_the_past_are_scanned(lab: Lab) -> None:
+    """VL-26, VL-13, TI-05: at a boundary the scan answers what each key read there, forks too."""
+    a = await lab.root()
+    boundaries = [lab.storage.last_seq]
+    for changes in ({"x": 1, "y": 1}, {"x": 2, "z": 1}, {"y": None}):
+        batch = lab.main()
+        for key, value in changes.items():
+            if value is None:
+                batch.delete(NAMESPACE, key=key, conv_id=a)
+            else:
+                batch.set(NAMESPACE, value, key=key, conv_id=a)
+        await batch.commit()
+        boundaries.append(lab.storage.last_seq)
+    child = await fork(lab, a, boundaries[2])
+    made = lab.storage.last_seq
+    batch = lab.main()
+    batch.delete(NAMESPACE, key="x", conv_id=child)
+    batch.set(NAMESPACE, 9, key="w", conv_id=child)
+    await batch.commit()
+    await lab.reopen()
+
+    async def scan(conv_id: Seq, as_of: Seq | None, limit: int = 9) -> dict[str, object]:
+        found = await lab.storage.scan_values(
+            value_at(conv_id, ""), after=None, limit=limit, as_of=as_of
+        )
+        return {one.key: decode_json(one.value_json) for one in found}
+
+    seen = [await scan(a, one) for one in boundaries]
+    assert seen == [{}, {"x": 1, "y": 1}, {"x": 2, "y": 1, "z": 1}, {"x": 2, "z": 1}]
+    assert await scan(a, boundaries[2], limit=2) == {"x": 2, "y": 1}
+    assert await scan(child, boundaries[2]) == {}, "it had not begun"
+    assert await scan(child, made) == {"x": 2, "y": 1, "z": 1}
+    assert await scan(child, None) == {"w": 9, "y": 1, "z": 1}
+    await fails(scan(a, Seq(boundaries[1] - 1)), Rejected, "invariant")
+
+
 async def working_data_survives_until_retired(lab: Lab) -> None:
     """WS-01, WS-05, WS-06: only retirement ends it; the next lifetime starts empty."""
     await lab.root()
