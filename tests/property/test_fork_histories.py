@@ -84,9 +84,14 @@ class Grove:
             "reset": lambda: self._reset(conv, number),
             "summarize": lambda: self._summarize(conv, number),
             "abort": lambda: self._abort(conv),
+            "queue": lambda: self._queue(conv),
             "kill": self._kill,
         }
-        await (acts[name]() if name in acts else self.fork(conv, name))
+        if name not in acts:
+            await self.fork(conv, name)  # nothing that can be seen is refused
+            return
+        with suppress(Rejected):  # busy while a call is open
+            await acts[name]()
 
     async def _reset(self, conv: Conversation, number: int) -> None:
         context = list((await conv.state()).context)
@@ -95,6 +100,12 @@ class Grove:
     async def _abort(self, conv: Conversation) -> None:
         await conv.abort()
         await conv.drive()
+
+    async def _queue(self, conv: Conversation) -> None:
+        """Have several entries placed in one commit."""
+        for text in ("one", "two"):
+            await conv.next_run(text)
+        await conv.prompt("three")
 
     async def _kill(self) -> None:
         await self.engine.kill()
@@ -195,7 +206,7 @@ class Grove:
 
 
 NAMES = (
-    "prompt", "prompt", "leave open", "set", "set", "delete", "append", "append", "append",
+    "prompt", "prompt", "queue", "leave open", "set", "set", "delete", "append", "append", "append",
     "checkpoint", "reset", "summarize", "abort", "kill", "fork", "fork at entry", "fork at entry",
     "fork at commit", "fork at commit", "fork fresh",
 )  # fmt: skip
@@ -209,9 +220,7 @@ async def _run(engine: Engine, history: list[str], seed: int) -> None:
     try:
         await grove.open()
         for name in history:
-            with suppress(Rejected):  # busy while a call is open
-                await grove.act(name)
-            grove.asked = None
+            await grove.act(name)
         assert not engine.errors, engine.errors
         await grove.compare()
         await engine.kill()
