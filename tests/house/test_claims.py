@@ -17,7 +17,7 @@ ID = re.compile(r"\b[A-Z][A-Z0-9]-\d{2,3}\b")
 REQUIREMENT = re.compile(r"^\s*(?:[-|]\s*\*\*|#{2,4}\s*)([A-Z][A-Z0-9]-\d{2,3})\b")
 GROUPS = re.compile(
     r"TK|SC|LN|VD|FT|PT|ST|SQ|MM|WS|VL|CX|RS|ID|ER|US|GN|TL|OP|BR|FM|PV|KT|SN|SX|CN|QU|CM|CG|TM|BG"
-    r"|RC|IV|AP|HK|WT|AQ|WB"
+    r"|RC|IV|AP|HK|WT|AQ|WB|FK"
 )
 CASES = frozenset(
     f"BB-{n:02}"

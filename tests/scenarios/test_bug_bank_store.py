@@ -22,7 +22,7 @@ from perdure.hosts.randomness import SystemRandomness
 from perdure.providers.script import Reply, call, say
 from perdure.providers.scripted import ScriptedModels
 from perdure.records.images import image_part
-from perdure.records.messages import TextPart, ToolResultMessage, UserMessage
+from perdure.records.messages import ImagePart, TextPart, ToolResultMessage, UserMessage
 from perdure.records.models import ModelRequest
 from perdure.storage.sqlite import SqliteSessions
 from perdure.testing.crash_rig.audit import Journal, end_faults
@@ -288,7 +288,7 @@ async def test_when_a_command_is_stopped_its_grandchildren_are(tmp_path: Path, h
         assert (tmp_path / "beat.txt").stat().st_size == size
 
 
-# BB-28: what is stored grows with the square of the number of turns. (Its forks: see DEFERRED.)
+# BB-28: what is stored grows with the square of the number of turns, or with each fork.
 
 ATTACHMENT_BYTES = 3 * 1024 * 1024
 
@@ -340,3 +340,42 @@ async def test_a_store_grows_in_a_straight_line(tmp_path: Path, turns: int) -> N
     rows = [count for _, count in sizes]
     assert rows[2] - rows[1] <= 2.01 * (rows[1] - rows[0])
     assert first < 1.4 * ATTACHMENT_BYTES + turns * 20_000, "the attachment is stored once"
+
+
+FORKS = 50
+
+
+@pytest.mark.spec("BB-28", "BR-14", "FK-02")
+async def test_fifty_forks_store_their_attachment_once(tmp_path: Path) -> None:
+    attachment = image_part(png(640, 480) + Random(28).randbytes(ATTACHMENT_BYTES))
+    asked: list[int] = []
+
+    def script(request: ModelRequest) -> Reply:
+        parts = [part for message in request.messages for part in message.content]
+        asked.append(sum(isinstance(part, ImagePart) for part in parts))
+        return say("seen")
+
+    def opened() -> perdure.opening.OpenSession:
+        return perdure.open(
+            f"sqlite:{tmp_path / 'store.db'}",
+            session="case",
+            model="scripted:case",
+            models=ScriptedModels(script, clock=SystemClock()),
+            durability="process",
+        )
+
+    loop = asyncio.get_running_loop()
+    async with opened() as harness:
+        root = await harness.root()
+        first = await root.prompt(UserMessage(content=(TextPart(text="look"), attachment)))
+    before, _ = await loop.run_in_executor(None, stored, tmp_path)
+    async with opened() as harness:
+        root = last = await harness.root()
+        for number in range(FORKS):
+            # Half of them stand beside each other, half are forks of forks.
+            source = last if number % 2 else root
+            last = await source.fork(at=first.answer if number % 3 else None)
+            assert (await last.prompt("and now?")).text == "seen"
+    assert asked == [1] * (FORKS + 1), "every fork shows its model the attachment"
+    after, _ = await loop.run_in_executor(None, stored, tmp_path)
+    assert after - before < FORKS * 5_000

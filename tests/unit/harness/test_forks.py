@@ -79,7 +79,7 @@ def echo(request: ModelRequest) -> Reply:
 # What a fork is.
 
 
-@pytest.mark.spec("FK-01", "FK-02", "FK-13", "VD-09", "IV-15", "ST-20")
+@pytest.mark.spec("FK-01", "FK-02", "FK-13", "VD-09", "ST-20")
 async def test_a_fork_is_one_record_and_copies_nothing(engine: Engine) -> None:
     root = await engine.root([say("one"), say("two")])
     await root.set_value(PLAN, {"step": 1})
@@ -283,7 +283,7 @@ async def test_an_exchange_left_open_at_the_boundary_is_cut_off(engine: Engine) 
     assert assistant in await ids(forks[0])
 
 
-@pytest.mark.spec("FK-14")
+@pytest.mark.spec("FK-02")
 async def test_a_fresh_fork_starts_empty_and_keeps_its_values(engine: Engine) -> None:
     seen: list[int] = []
 
