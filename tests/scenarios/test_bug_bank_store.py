@@ -19,6 +19,7 @@ import perdure
 from perdure.errors import Faulted
 from perdure.hosts.clock import SystemClock
 from perdure.hosts.randomness import SystemRandomness
+from perdure.opening import OpenSession
 from perdure.providers.script import Reply, call, say
 from perdure.providers.scripted import ScriptedModels
 from perdure.records.images import image_part
@@ -355,7 +356,7 @@ async def test_fifty_forks_store_their_attachment_once(tmp_path: Path) -> None:
         asked.append(sum(isinstance(part, ImagePart) for part in parts))
         return say("seen")
 
-    def opened() -> perdure.opening.OpenSession:
+    def opened() -> OpenSession:
         return perdure.open(
             f"sqlite:{tmp_path / 'store.db'}",
             session="case",

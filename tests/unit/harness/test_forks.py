@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from perdure.errors import Rejected, RejectionCode
+from perdure.errors import Faulted, Rejected, RejectionCode
 from perdure.harness.conversation import Conversation
 from perdure.kinds.states import PostToolsState
 from perdure.line.command import Command
@@ -27,7 +27,7 @@ from perdure.records.models import ModelRequest
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage
 from perdure.records.writes import InsertConversation, PatchConversation
-from tests.engine import Engine, Gate, Probe, task_moves
+from tests.engine import Engine, Gate, Probe, task_moves, writes
 
 PLAN = ConversationValue[object]("test.plan")
 STEPS = ConversationList[object]("test.steps")
@@ -363,7 +363,7 @@ async def test_no_object_in_memory_is_shared(engine: Engine) -> None:
     await root.set_value(PLAN, {"steps": [1]})
     await root.append_list(STEPS, {"n": [1]})
     fork = await root.fork()
-    value = await fork.get_value(PLAN, None)
+    value: Any = await fork.get_value(PLAN, None)
     value["steps"].append(2)
     element: Any = (await steps(fork))[0]
     element["n"].append(2)
@@ -597,6 +597,52 @@ async def test_a_fork_and_its_key_come_together(engine: Engine) -> None:
     assert len({one.id for one in both}) == 1
     assert (await engine.commits())[-1] in engine.storage.barriers
     assert await engine.harness.get_value(request_input("k"), None) == both[0].id
+
+
+@pytest.mark.spec("ID-10", "FK-10")
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_fork_that_a_crash_cut_off_is_made_once(engine: Engine, when: Any) -> None:
+    gate = Gate()
+    root = await engine.root([say("one"), say("never", gates={END: gate})])
+    first = await root.prompt("hello")
+    await root.accept("running")
+    driving = engine.begin(root.drive())
+    await gate.reached.wait()
+    ask: dict[str, Any] = {"at": first.answer, "request_id": "k"}
+    engine.storage.fail(writes(InsertConversation), OSError("power cut"), when=when)
+    with pytest.raises(Faulted):
+        await root.rewind(**ask)
+    assert (await driving).outcome == "idle"
+    await engine.kill()
+    root = await engine.root()
+    assert not await root.tasks(live=True), "the cancellation had ended before"
+    there = await engine.harness.conversations(parent=root.id)
+    assert len(there) == (when == "after")
+    back = await root.rewind(**ask)
+    (made,) = await engine.harness.conversations(parent=root.id)
+    assert back.id == made.id
+    assert list(made.context) == await ids(back, "user", "assistant")
+
+
+async def test_a_fork_outlives_its_deleted_parent(engine: Engine) -> None:
+    root = await engine.root(echo)
+    await root.set_value(PLAN, "kept")
+    middle = await root.fork()
+    await middle.prompt("one")
+    fork = await middle.fork(request_id="k")
+    first = (await ids(middle))[0]
+    await engine.line.submit(lambda tx: tx.delete_conversation(middle.id))
+    await refused(engine, "deleted", middle.fork())
+    await refused(engine, "deleted", middle.rewind(at=first))
+    for _ in range(2):
+        assert await fork.get_value(PLAN, None) == "kept"
+        assert (await ids(fork))[0] == first
+        assert (await (await fork.fork(at=first)).state()).context[0] == first
+        await engine.kill()
+        harness = await engine.open(echo)
+        found = await harness.conversation(fork.id)
+        assert found is not None
+        fork = found
 
 
 # Rewind.
