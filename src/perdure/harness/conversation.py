@@ -5,8 +5,8 @@ A handle keeps its conversation resident from its first use until it is closed o
 """
 
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -17,7 +17,7 @@ from perdure.harness.acceptance import Acceptance, Cancelled, Request
 from perdure.harness.cancellation import AbortReport, abort, shutdown
 from perdure.harness.core import Core
 from perdure.harness.forks import ForkContext, ForkRequest, fork, rewind
-from perdure.harness.model_check import check_model
+from perdure.harness.model_check import check_setting
 from perdure.harness.results import finality, read_result
 from perdure.harness.transcript import read_transcript
 from perdure.harness.watch_start import Asked
@@ -33,10 +33,10 @@ from perdure.records.addresses import (
     SessionValue,
 )
 from perdure.records.budgets import Budget, check_budget
-from perdure.records.codec import checked_raw, decode, decode_json
+from perdure.records.codec import checked_raw, decode_json
 from perdure.records.conversations import ConversationState, QueueMode
 from perdure.records.core_values import check_core_value
-from perdure.records.entries import Entry, ModelId
+from perdure.records.entries import Entry
 from perdure.records.images import with_checked_images
 from perdure.records.inputs import Accepted, InputMode, InputResult
 from perdure.records.messages import InputContent, normalize_input
@@ -184,22 +184,13 @@ class Conversation:
         """
         bound = self._at(address, ConversationValue)
         if address in (MODEL, THINKING):
-            await self._check_setting(address, value)
+            services = self._core.services
+            check_core_value(address.namespace, checked_raw(value))
+            model = await self.get_value(MODEL, services.initial.model)
+            thinking = await self.get_value(THINKING, services.initial.thinking)
+            now = (value, thinking) if address == MODEL else (model, value)
+            await check_setting(services.models, *now)
         await self._host(lambda tx: _ignore(tx.set_value(bound, value)))
-
-    async def _check_setting(self, address: ConversationValue[Any], value: object) -> None:
-        initial = self._core.services.initial
-        check_core_value(address.namespace, checked_raw(value))
-        if address == MODEL:
-            model = value
-            thinking = await self.get_value(THINKING, initial.thinking)
-        else:
-            model = await self.get_value(MODEL, initial.model)
-            thinking = value
-        if isinstance(model, Mapping):
-            model = decode(checked_raw(cast("object", model)), ModelId)
-        if isinstance(model, ModelId):
-            await check_model(self._core.services.models, model, str(thinking))
 
     async def delete_value(self, address: ConversationValue[Any]) -> None:
         """Delete a value: a tombstone that masks inherited versions too."""

@@ -21,7 +21,7 @@ from perdure.errors import Closed, Faulted, Rejected, text_of
 from perdure.line.command import Command, WorkingCommand
 from perdure.line.draft import Draft, Loaded
 from perdure.line.facts import KindTable
-from perdure.line.loading import load_targets, take_joining
+from perdure.line.loading import load_joining, load_targets
 from perdure.line.residency import Residency
 from perdure.line.spans import command_span, settlement_spans
 from perdure.line.validate import validate
@@ -311,7 +311,7 @@ class Line:
             self._time_ms = max(self._time_ms, self._clock.now_ms())
             commit = self._commit(writes, time_ms=self._time_ms)
             created = tuple(draft.entries.values())
-            take_joining(self.residency, draft)
+            await load_joining(self.residency, self._storage, draft)
             with settlement_spans(self.telemetry, writes, draft.tasks, self.residency.task):
                 await self._persist(commit, barrier=barrier)
                 self._boundary = commit.last_seq

@@ -89,13 +89,20 @@ async def _load_ancestors(
         current = parent
 
 
-def take_joining(held: Residency, draft: Draft) -> None:
-    """Take up entries that join a context list by a reset or a new conversation (RS-03)."""
+async def load_joining(held: Residency, storage: Storage, draft: Draft) -> None:
+    """Load entries that join a context list by a reset or a new conversation (RS-03)."""
     for state in draft.conversations.values():
         before = draft.committed_conversation(state.id)
-        if before is None or before.prefix_version != state.prefix_version:
-            for seq in state.context:
-                if seq not in draft.entries and held.entry(seq) is None:
-                    found = draft.entry(seq)
-                    assert found is not None, "validation saw every entry of a new list"
-                    draft.entries[seq] = found
+        if before is not None and before.prefix_version == state.prefix_version:
+            continue
+        missing: list[Seq] = []
+        for seq in state.context:
+            if seq in draft.entries or held.entry(seq) is not None:
+                continue
+            known = draft.entry(seq)
+            if known is None:
+                missing.append(seq)
+            else:
+                draft.entries[seq] = known
+        if missing:
+            draft.entries.update(await storage.entries(missing))
