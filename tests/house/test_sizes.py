@@ -38,6 +38,7 @@ ROOM_FILES_RAISED = {
     "harness": 21,  # what each group of verbs does, and what surfaces read without an engine
     "hosts": 16,  # starting commands takes six; the control address and running a script, one each
     "kinds": 40,  # one kind a file, and one file a policy they share
+    "line": 13,  # the one writer: what it builds, loads, checks, keeps, and where things come from
     "providers": 20,  # one vendor's wire a file, the local model's parts, and what they share
     "records": 32,  # one noun a file; images, usage and retry are nouns of their own
     "testing": 20,  # the public kit: a suite a port, and the rigs

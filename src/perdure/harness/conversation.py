@@ -126,7 +126,9 @@ class Conversation:
             as_of=boundary,
         )
         state = await self.state(as_of=as_of)
-        entries = await read_transcript(self._core.storage, state, scan)
+        entries = await read_transcript(
+            self._core.storage, state, scan, lineage=self._core.line.lineage
+        )
         return EntryPage(entries, as_of=boundary, before=before, after=after)
 
     async def tasks(

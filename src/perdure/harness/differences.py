@@ -10,9 +10,8 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from perdure.errors import Rejected
-from perdure.harness.transcript import history_of
 from perdure.harness.usage import UsageReader
-from perdure.kinds.reader import Stretch
+from perdure.line.lineage import Lineage, Stretch
 from perdure.ports import Storage
 from perdure.records.addresses import SEALED_NAMESPACES, Address
 from perdure.records.codec import decode_json
@@ -117,7 +116,7 @@ async def _read(storage: Storage, moment: Moment) -> _Read:
         )
     history = [
         structs.replace(one, through=min(one.through, moment.as_of))
-        for one in await history_of(storage, state)
+        for one in await Lineage(storage).stretches(state)
     ]
     return _Read(moment, state, history)
 

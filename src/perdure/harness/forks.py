@@ -16,8 +16,6 @@ from perdure.drive.foreground import marked, tree_of
 from perdure.errors import Closed, Rejected
 from perdure.harness.cancellation import abort
 from perdure.harness.core import Core
-from perdure.harness.transcript import history_of
-from perdure.kinds.reader import holds
 from perdure.kinds.requests import (
     check_request_id,
     content_digest,
@@ -26,6 +24,7 @@ from perdure.kinds.requests import (
 )
 from perdure.line.command import Command
 from perdure.line.facts import KindTable
+from perdure.line.lineage import Lineage, holds
 from perdure.line.validate import calls_of
 from perdure.ports import Storage
 from perdure.records.conversations import ConversationState, ParentLink
@@ -160,7 +159,9 @@ async def _build(core: Core, tx: Command, request: ForkRequest) -> Seq:
     as_of = request.as_of
     if request.at is None and as_of is None:
         as_of = await core.line.boundary()
-    start = await beginning(core.storage, request.conv_id, at=request.at, as_of=as_of)
+    start = await beginning(
+        core.storage, request.conv_id, at=request.at, as_of=as_of, lineage=core.line.lineage
+    )
     context: Sequence[Seq] = ()
     if request.context == "inherit":
         context = await _context(core, start, request.at)
@@ -189,12 +190,17 @@ async def _build(core: Core, tx: Command, request: ForkRequest) -> Seq:
 
 
 async def beginning(
-    storage: Storage, conv_id: Seq, *, at: Seq | None, as_of: Seq | None
+    storage: Storage,
+    conv_id: Seq,
+    *,
+    at: Seq | None,
+    as_of: Seq | None,
+    lineage: Lineage | None = None,
 ) -> Beginning:
     """Find the conversation that a target belongs to, and its boundary (FK-04, FK-12).
 
     The parent is the conversation that owns the entry, or that existed at the commit: this one, or
-    an ancestor whose inherited prefix reaches that far.
+    an ancestor whose inherited prefix reaches that far. `lineage` is that of an open session.
 
     Raises:
         Rejected: `unknown_target`, when the target is not part of what this conversation sees;
@@ -203,7 +209,7 @@ async def beginning(
     state = (await storage.conversations([conv_id])).get(conv_id)
     if state is None:
         raise Rejected("unknown_target", f"there is no conversation {conv_id}")
-    history = await history_of(storage, state)
+    history = await (lineage or Lineage(storage)).stretches(state)
     if at is not None:
         entry = (await storage.entries([at])).get(at)
         if entry is None or not holds(history, entry):

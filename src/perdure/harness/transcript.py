@@ -5,11 +5,9 @@ inherited, also where an entry of it was named: only the context list stops ther
 Each entry says in `conv` which conversation owns it.
 """
 
-from collections.abc import Sequence
-
 from msgspec import structs
 
-from perdure.kinds.reader import Stretch, stretches
+from perdure.line.lineage import Lineage
 from perdure.ports import Storage
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
@@ -17,24 +15,21 @@ from perdure.records.seqs import Seq
 from perdure.records.sessions import EntryScan
 
 
-async def history_of(storage: Storage, state: ConversationState) -> Sequence[Stretch]:
-    """Answer the stretches of a conversation's history, its own first, read from storage alone."""
-
-    async def state_of(conv_id: Seq) -> ConversationState | None:
-        return (await storage.conversations([conv_id])).get(conv_id)
-
-    return await stretches(state, state_of)
-
-
 async def read_transcript(
-    storage: Storage, state: ConversationState, scan: EntryScan
+    storage: Storage,
+    state: ConversationState,
+    scan: EntryScan,
+    *,
+    lineage: Lineage | None = None,
 ) -> list[Entry]:
     """Answer a page of entries in the scan's order; `scan.conv_id` is not looked at.
+
+    `lineage` is that of an open session, which remembers the way.
 
     Raises:
         Rejected: `invariant` for a limit or boundary that storage refuses.
     """
-    history = await history_of(storage, state)
+    history = await (lineage or Lineage(storage)).stretches(state)
     found: list[Entry] = []
     for stretch in reversed(history) if scan.order == "asc" else history:
         below = Seq(stretch.through + 1)

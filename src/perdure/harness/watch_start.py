@@ -130,7 +130,7 @@ class Reading:
     async def _base(self, asked: Asked, watched: Watched, state: ConversationState) -> WatchBase:
         tasks = self._live(watched)
         scan = EntryScan(order="desc", limit=asked.limit)
-        newest = await read_transcript(self._storage, state, scan)
+        newest = await read_transcript(self._storage, state, scan, lineage=self._line.lineage)
         return WatchBase(
             as_of=await self._line.boundary(),
             conversation=state,

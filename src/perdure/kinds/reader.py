@@ -1,45 +1,12 @@
 """What may be read of a conversation: its own, and what it inherits."""
 
-from collections.abc import Awaitable, Callable, Sequence
-
-from msgspec import UNSET, Struct
-
 from perdure.errors import Rejected
 from perdure.line.line import Line
+from perdure.line.lineage import holds
 from perdure.records.conversations import ConversationState
 from perdure.records.entries import Entry
-from perdure.records.seqs import SEQ_MAX, Seq
+from perdure.records.seqs import Seq
 from perdure.records.tasks import Task
-
-
-class Stretch(Struct, frozen=True):
-    """A part of a history: what one conversation holds up to and including `through`."""
-
-    conv_id: Seq
-    through: Seq
-
-
-async def stretches(
-    state: ConversationState, state_of: Callable[[Seq], Awaitable[ConversationState | None]]
-) -> Sequence[Stretch]:
-    """Answer what a history is made of: its own stretch first, then each ancestor's.
-
-    An ancestor's ends at the lowest boundary on the way to it.
-    """
-    found = [Stretch(state.id, Seq(SEQ_MAX))]
-    while state.parent is not UNSET:
-        link = state.parent
-        found.append(Stretch(link.conv_id, min(found[-1].through, link.as_of)))
-        parent = await state_of(link.conv_id)
-        if parent is None:
-            break
-        state = parent
-    return found
-
-
-def holds(history: Sequence[Stretch], entry: Entry) -> bool:
-    """Say whether an entry is part of a history."""
-    return any(one.conv_id == entry.conv_id and entry.id <= one.through for one in history)
 
 
 class ConversationView:
@@ -67,7 +34,7 @@ class ConversationView:
         entry = await self._line.entry(entry_id)
         if entry is None or entry.conv_id == self._conv_id:
             return entry
-        history = await stretches(await self.state(), self._line.conversation)
+        history = await self._line.lineage.stretches(await self.state())
         return entry if holds(history, entry) else None
 
     async def task(self, task_id: Seq) -> Task | None:

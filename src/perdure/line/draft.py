@@ -6,14 +6,14 @@ through this overlay. What the overlay holds at the end is what residency adopts
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from perdure.errors import Rejected
 from perdure.line.facts import KindTable, TaskFacts
 from perdure.line.residency import Residency
-from perdure.records.conversations import ConversationState
+from perdure.records.conversations import ConversationState, ParentLink
 from perdure.records.entries import Entry
-from perdure.records.seqs import Seq
+from perdure.records.seqs import SEQ_MAX, Seq
 from perdure.records.tasks import Task
 
 
@@ -122,16 +122,23 @@ class Draft:
         entry = self.entry(entry_id)
         if entry is None:
             return False
-        state, cutoff = self.any_conversation(conv_id), None
-        while state is not None:
-            if entry.conv_id == state.id:
-                return cutoff is None or entry.id <= cutoff
-            if state.parent is UNSET:
-                return False
-            as_of = state.parent.as_of
-            cutoff = as_of if cutoff is None or as_of < cutoff else cutoff
-            state = self.any_conversation(state.parent.conv_id)
+        if entry.conv_id == conv_id:
+            return True
+        state, cutoff = self.any_conversation(conv_id), SEQ_MAX
+        link = UNSET if state is None else state.parent
+        while link is not UNSET:
+            cutoff = min(cutoff, link.as_of)
+            if entry.conv_id == link.conv_id:
+                return entry.id <= cutoff
+            link = self._parent(link.conv_id)
         return False
+
+    def _parent(self, conv_id: Seq) -> ParentLink | UnsetType:
+        """Answer the link of a conversation on the way up from one that is written to."""
+        if conv_id in self._loaded.parents:
+            return self._loaded.parents[conv_id]
+        state = self.any_conversation(conv_id)
+        return UNSET if state is None else state.parent
 
     def tree_root(self, conv_id: Seq) -> Seq:
         """Answer the conversation at the top of an ownership tree."""
@@ -159,4 +166,5 @@ class Loaded:
         self.conversations = dict(conversations or {})
         self.tasks = dict(tasks or {})
         self.entries = dict(entries or {})
+        self.parents: dict[Seq, ParentLink | UnsetType] = {}
         self.begun: set[tuple[Seq, Seq]] = set()

@@ -21,6 +21,7 @@ from perdure.errors import Closed, Faulted, Rejected, text_of
 from perdure.line.command import Command, WorkingCommand
 from perdure.line.draft import Draft, Loaded
 from perdure.line.facts import KindTable
+from perdure.line.lineage import Lineage
 from perdure.line.loading import load_joining, load_targets
 from perdure.line.residency import Residency
 from perdure.line.spans import command_span, settlement_spans
@@ -102,6 +103,7 @@ class Line:
         self.kinds = kinds
         self.telemetry = telemetry
         self.residency = Residency(kinds)
+        self.lineage = Lineage(storage)
         self._storage = storage
         self._clock = clock
         self._report = report
@@ -305,7 +307,7 @@ class Line:
     async def _commit_main(self, writes: Sequence[Write], *, barrier: bool) -> None:
         loaded = Loaded()
         try:
-            await load_targets(self.residency, self._storage, writes, loaded)
+            await load_targets(self.residency, self._storage, self.lineage, writes, loaded)
             draft = Draft(self.kinds, self.residency, loaded, writes[-1].seq)
             validate(draft, writes)
             self._time_ms = max(self._time_ms, self._clock.now_ms())

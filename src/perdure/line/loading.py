@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from perdure.line.draft import Draft, Loaded
+from perdure.line.lineage import Lineage
 from perdure.line.residency import Residency
 from perdure.line.targets import targets
 from perdure.ports import Storage
-from perdure.records.conversations import ConversationState, ParentLink
+from perdure.records.conversations import ParentLink
 from perdure.records.seqs import Seq
 from perdure.records.writes import InsertConversation, Write
 
 
 async def load_targets(
-    held: Residency, storage: Storage, writes: Sequence[Write], loaded: Loaded
+    held: Residency, storage: Storage, lineage: Lineage, writes: Sequence[Write], loaded: Loaded
 ) -> None:
     """Load what a command refers to and does not create, before it is validated."""
     conversations, tasks, entries = targets(writes)
@@ -38,7 +39,7 @@ async def load_targets(
         loaded.tasks.update(await storage.tasks(missing_tasks))
     if entries:
         await _load_entries(held, storage, loaded, [seq for seq in entries if seq < first])
-        await _load_prefixes(held, storage, loaded, tuple(conversations))
+        await _load_prefixes(held, lineage, loaded, tuple(conversations))
 
 
 async def _load_entries(
@@ -57,36 +58,24 @@ async def _load_entries(
 
 
 async def _load_prefixes(
-    held: Residency, storage: Storage, loaded: Loaded, conv_ids: Sequence[Seq]
+    held: Residency, lineage: Lineage, loaded: Loaded, conv_ids: Sequence[Seq]
 ) -> None:
-    """Load the ancestors of conversations beside which an entry of another one is named."""
+    """Load the links above conversations beside which an entry of another one is named."""
     owners = {entry.conv_id for entry in loaded.entries.values()}
     for conv_id in conv_ids:
         state = held.conversation(conv_id)
-        if state is not None and state.parent is not UNSET and owners != {conv_id}:
-            await _load_ancestors(held, storage, loaded, state)
+        if state is None or owners == {conv_id}:
+            continue
+        link = state.parent
+        while link is not UNSET and link.conv_id not in loaded.parents:
+            above = await lineage.parent(link.conv_id)
+            loaded.parents[link.conv_id] = link = above
 
 
 async def _load_boundary(storage: Storage, loaded: Loaded, link: ParentLink) -> None:
     """Find whether a parent existed at its boundary; storage refuses what is none (VD-09)."""
     found = await storage.conversations([link.conv_id], as_of=link.as_of)
     loaded.begun.update((conv_id, link.as_of) for conv_id in found)
-
-
-async def _load_ancestors(
-    held: Residency, storage: Storage, loaded: Loaded, state: ConversationState
-) -> None:
-    """Load the states of ancestors: what is inherited is found by walking them."""
-    current = state
-    while current.parent is not UNSET:
-        parent_id = current.parent.conv_id
-        parent = held.conversation(parent_id) or loaded.conversations.get(parent_id)
-        if parent is None:
-            found = await storage.conversations([parent_id])
-            if parent_id not in found:
-                return
-            parent = loaded.conversations[parent_id] = found[parent_id]
-        current = parent
 
 
 async def load_joining(held: Residency, storage: Storage, draft: Draft) -> None:

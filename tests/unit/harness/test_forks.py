@@ -26,7 +26,7 @@ from perdure.records.messages import SummaryPayload, UserMessage
 from perdure.records.models import ModelRequest
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage
-from perdure.records.writes import InsertConversation, PatchConversation
+from perdure.records.writes import InsertConversation, InsertTask, PatchConversation
 from tests.engine import Engine, Gate, Probe, task_moves, writes
 
 PLAN = ConversationValue[object]("test.plan")
@@ -382,6 +382,7 @@ async def test_tasks_queue_and_approvals_stay_and_the_others_stay_parked(engine:
     driving = engine.begin(root.drive())
     await gate.reached.wait()
     await root.follow_up("queued")
+    await engine.storage.until(writes(InsertTask, kind="approval"))
     live = [one.id for one in await root.tasks(live=True)]
     sibling, fork = await root.fork(), await root.fork()
     await sibling.accept("parked")
