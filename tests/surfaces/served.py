@@ -7,7 +7,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -32,6 +32,14 @@ class Answer(NamedTuple):
     def json(self) -> Any:
         """Parse the body."""
         return json.loads(self.body)
+
+
+class Event(NamedTuple):
+    """One server-sent event; commits and bases have an id."""
+
+    name: str
+    id: int | None
+    data: Any
 
 
 class Server:
@@ -102,6 +110,18 @@ class Server:
                 answer.close()
         return found
 
+    @contextmanager
+    def watching(self, path: str) -> Iterator[Iterator[Event]]:
+        """Read an event stream; it is hung up at the end of the body."""
+        connection = http.client.HTTPConnection(self.address, timeout=WAIT_S)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
+        answer = connection.getresponse()
+        try:
+            yield events_of(answer)
+        finally:
+            answer.close()
+            connection.close()
+
     def connect(self) -> socket.socket:
         """Open a connection."""
         host, _, port = self.address.partition(":")
@@ -147,6 +167,20 @@ def ask(
     found = json.loads(answer.read())
     connection.close()
     return answer.status, found
+
+
+def events_of(lines: Iterable[bytes]) -> Iterator[Event]:
+    """Parse the lines of a stream; an event that is not whole is none, and comments are passed."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.decode().rstrip("\n").partition(": ")
+        if colon and line.endswith(b"\n"):
+            fields[name] = value
+        elif line == b"\n":
+            if "event" in fields:
+                number = int(fields["id"]) if "id" in fields else None
+                yield Event(fields["event"], number, json.loads(fields["data"]))
+            fields = {}
 
 
 def at_once(*calls: Callable[[], T]) -> list[T]:
