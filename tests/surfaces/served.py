@@ -39,7 +39,12 @@ class Event(NamedTuple):
 
     name: str
     id: int | None
-    data: Any
+    data: bytes
+
+    @property
+    def json(self) -> Any:
+        """Parse what it tells."""
+        return json.loads(self.data)
 
 
 class Server:
@@ -171,15 +176,15 @@ def ask(
 
 def events_of(lines: Iterable[bytes]) -> Iterator[Event]:
     """Parse the lines of a stream; an event that is not whole is none, and comments are passed."""
-    fields: dict[str, str] = {}
+    fields: dict[bytes, bytes] = {}
     for line in lines:
-        name, colon, value = line.decode().rstrip("\n").partition(": ")
-        if colon and line.endswith(b"\n"):
+        name, _, value = line.rstrip(b"\n").partition(b": ")
+        if name:
             fields[name] = value
-        elif line == b"\n":
-            if "event" in fields:
-                number = int(fields["id"]) if "id" in fields else None
-                yield Event(fields["event"], number, json.loads(fields["data"]))
+        elif line:
+            if b"event" in fields:
+                number = int(fields[b"id"]) if b"id" in fields else None
+                yield Event(fields[b"event"].decode(), number, fields[b"data"])
             fields = {}
 
 

@@ -113,7 +113,7 @@ class Story:
         """Send what the key does not stand for; it changes nothing."""
         before = self.last_seq()
         query = "" if conversation is None else f"?conversation={conversation}"
-        answer = self.storm(self.server.bytes_of(f"{self.path}/inputs{query}", body))
+        (answer,) = self.server.send(self.server.bytes_of(f"{self.path}/inputs{query}", body))
         assert answer.status == 409
         error = answer.json["error"]
         assert (error["code"], error["details"]["differs"]) == ("request_conflict", differs)
