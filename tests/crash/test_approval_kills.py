@@ -67,14 +67,16 @@ def finished(folder: Path, plan: Plan) -> Report:
     parent, child = FORKS.Pipe()
     process = FORKS.Process(target=live, args=(folder, plan, child))
     process.start()
+    said: list[Report | None] = []
     try:
-        for _ in range(2):
+        while len(said) < 2:  # that it begins, and what it leaves
             assert parent.poll(20)
-            report = parent.recv()
+            said.append(parent.recv())
     finally:
         process.kill()
         process.join()
-    assert isinstance(report, Report)
+    report = said[1]
+    assert report is not None
     return report
 
 
