@@ -21,13 +21,16 @@ from typing import Any, Final, Literal, cast
 import msgspec
 from msgspec import Struct
 
+from perdure.client.asking import TRIES
+from perdure.client.places import place_of
+from perdure.client.server import Connecting
 from perdure.configuration.config import Config
 from perdure.drive.limits import Limits
 from perdure.errors import Rejected, StorageDamaged, text_of
 from perdure.harness.harness import Harness
 from perdure.harness.options import HarnessOptions
 from perdure.hosts.clock import SystemClock
-from perdure.hosts.control_socket import Answering, ControlSocket
+from perdure.hosts.control_socket import Answering, ControlSocket, token_of
 from perdure.hosts.folders import launch_root, user_data_folder
 from perdure.hosts.late_processes import LateProcesses
 from perdure.hosts.randomness import SystemRandomness
@@ -332,6 +335,26 @@ def open(  # noqa: A001 - the front door's word; its keywords are the options
     if model is None:
         raise Rejected("invariant", "no model is given: pass model='provider:model'")
     return OpenSession(url, OpenOptions(session=session, model=model, tools=tools, **options))
+
+
+def connect(
+    url: str, *, token: str | None = None, tries: int = TRIES, ports: Ports | None = None
+) -> Connecting:
+    """Connect to a server: `async with perdure.connect(url, token=…) as server` (WB-07 to WB-16).
+
+    Args:
+        url: `http://HOST:PORT`, or `unix:/PATH` of a control address.
+        token: what lets the caller in; left out, it is the fragment of the URL that `perdure serve`
+            prints, or stands beside the socket.
+        tries: how often a request is sent at most when no server answers or the answer is lost.
+        ports: the world as the client sees it; tests hand in their own.
+
+    Raises:
+        Rejected: `invariant`, for an address that cannot be used, or no token.
+    """
+    ports = ports or system_ports()
+    place = place_of(url, token)
+    return Connecting(place, ports, token_of=token_of, load=load, tries=tries)
 
 
 def load_config(path: str | Path | None = None) -> Config:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from perdure.client.asking import REPEATED
 from perdure.drive.outcomes import DriveResult
 from perdure.errors import Rejected
 from perdure.harness.cancellation import AbortReport
@@ -25,7 +26,7 @@ from perdure.records.messages import InputContent, UserMessage
 from perdure.records.models import parse_model
 from perdure.records.seqs import Seq
 from perdure.records.settings import ThinkingLevel
-from perdure.web.calls import Call, Reply
+from perdure.web.calls import NO_HEADERS, Call, Reply
 from perdure.web.reading import WaitQuery, path_seq
 from perdure.web.wire import plain
 
@@ -154,7 +155,9 @@ async def post_input(call: Call) -> Reply:
         if body.drive:
             await call.house.drive(call.session)
     answer = AcceptedInput(input_id=accepted.input_id, conversation=conversation.id, mode=body.mode)
-    return Reply(content=answer, status=202)
+    # The body is equal for every repeat; that it is one stands beside it.
+    headers = {REPEATED: "true"} if accepted.duplicate else NO_HEADERS
+    return Reply(content=answer, status=202, headers=headers)
 
 
 def _budget_of(given: NewBudget | None) -> Budget | None:

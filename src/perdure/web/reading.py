@@ -19,6 +19,7 @@ from perdure.harness.overview import (
     stored_model,
 )
 from perdure.harness.results import stored_result
+from perdure.harness.transcript import read_transcript
 from perdure.ports import Storage
 from perdure.records.addresses import SEALED_NAMESPACES, Address
 from perdure.records.conversations import ConversationState
@@ -177,20 +178,21 @@ async def get_conversation(call: Call) -> Reply:
 
 
 async def list_entries(call: Call) -> Reply:
-    """Answer a page of entries in transcript order."""
+    """Answer a page of the transcript in order, inherited entries included."""
     query: EntriesQuery = call.query
     backwards = query.newest or query.before is not None
     async with at_boundary(call, query.as_of) as at:
         state = await _conversation(call, at)
-        page: Sequence[Entry] = await at.storage.scan_entries(
+        page: Sequence[Entry] = await read_transcript(
+            at.storage,
+            state,
             EntryScan(
-                conv_id=state.id,
                 after=seq_or_none(query.after),
                 before=seq_or_none(query.before),
                 order="desc" if backwards else "asc",
                 limit=query.limit,
                 as_of=at.as_of,
-            )
+            ),
         )
         following = page[-1].id if len(page) == query.limit else None
         return reply_at(at, entries=page[::-1] if backwards else page, next=following)

@@ -1,0 +1,149 @@
+"""What goes over the wire, read back into the records it was made of."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast, get_args
+
+import msgspec
+from msgspec import Raw
+
+from perdure.client.texts import without_texts
+from perdure.errors import (
+    Closed,
+    FaultCode,
+    Faulted,
+    Fenced,
+    FormatUnsupported,
+    PerdureError,
+    Refused,
+    Rejected,
+    RejectionCode,
+    StorageBusy,
+    StorageDamaged,
+)
+from perdure.harness.cancellation import AbortReport, Drained
+from perdure.records.codec import decode, decode_json, encode
+from perdure.records.messages import UserMessage
+from perdure.records.seqs import Seq
+from perdure.records.watch import from_json
+
+T = TypeVar("T")
+
+CURRENCIES: Final = "costs"
+"""The field whose keys are no field names."""
+
+FAULTS: Final[frozenset[str]] = frozenset(get_args(FaultCode))
+REJECTIONS: Final[frozenset[str]] = frozenset(get_args(RejectionCode))
+
+OTHERS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], PerdureError]]] = MappingProxyType(
+    {
+        "closed": lambda message, _: Closed(message),
+        "storage_busy": StorageBusy,
+        "damaged": lambda message, _: StorageDamaged(message),
+        "unsupported_format": lambda message, _: FormatUnsupported(message),
+        "defect": lambda message, _: Faulted(message, code="defect"),
+        "faulted": lambda message, details: _fault(message, details.get("fault")),
+    }
+)
+"""What the codes stand for that are no rule's."""
+
+
+# Requests.
+
+
+def body_of(body: object) -> bytes:
+    """Encode the body of a request, nothing for None.
+
+    Raises:
+        Rejected: `invariant`, for what is no JSON.
+    """
+    if body is None:
+        return b""
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError) as error:
+        raise Rejected("invariant", f"this cannot be sent: {error}") from None
+
+
+# Answers.
+
+
+def fields_of(data: bytes) -> dict[str, Raw]:
+    """Answer the fields of an answer, as they were before texts were put beside them."""
+    return decode(without_texts(data), dict[str, Raw])
+
+
+def read(data: bytes | Raw, kind: type[T]) -> T:
+    """Read a record; one that an older or newer server words otherwise is a defect of either.
+
+    Raises:
+        msgspec.ValidationError: it does not fit.
+    """
+    found: T = _decoder(kind).decode(data)
+    return found
+
+
+def read_renamed(data: bytes | Raw, kind: type[T]) -> T:
+    """Read a record whose field names were put into the wire's own spelling."""
+    return read(encode(_snake(decode_json(data))), kind)
+
+
+@lru_cache(maxsize=64)
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind, dec_hook=from_json)
+
+
+def _snake(value: Any) -> Any:
+    """Spell the field names of a record and of those in it as Python does."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): (
+            item if name == CURRENCIES else _snake(item)
+        )
+        for name, item in cast("dict[str, Any]", value).items()
+    }
+
+
+def abort_report_of(fields: Mapping[str, Raw]) -> AbortReport:
+    """Read what an abort did."""
+    drained: list[dict[str, Raw]] = read(fields["drained"], list[dict[str, Raw]])
+    return AbortReport(
+        marked=read(fields["marked"], tuple[Seq, ...]),
+        drained=tuple(
+            Drained(
+                input_id=read(one["inputId"], Seq),
+                conv_id=read(one["conv"], Seq),
+                mode=read(one["mode"], str),
+                messages=read(one["messages"], tuple[UserMessage, ...]),
+            )
+            for one in drained
+        ),
+        joined=read(fields["joined"], bool),
+    )
+
+
+# Errors.
+
+
+def error_of(status: int, data: bytes) -> PerdureError:
+    """Answer what a server refused with, as the error that it was there."""
+    try:
+        error: Any = decode_json(data)["error"]
+        code, message, details = error["code"], error["message"], error.get("details") or {}
+    except (msgspec.MsgspecError, TypeError, KeyError):
+        said = data[:200].decode(errors="replace")
+        return Refused("unknown", f"the answer {status} is none of perdure's: {said!r}")
+    if code in REJECTIONS:
+        return Rejected(code, message, details)
+    if code in OTHERS:
+        return OTHERS[code](message, details)
+    return Refused(code, message, details)
+
+
+def _fault(message: str, code: object) -> Faulted:
+    if code == "fenced":
+        return Fenced(message)
+    return Faulted(message, code=cast("FaultCode", code) if code in FAULTS else "storage")
