@@ -32,6 +32,7 @@ PUBLIC_METHODS_RAISED = {
     "Harness": 24,  # the methods of OP-31, and how a session is opened, watched and closed
     "Line": 21,  # every one is a verb of the one writer
     "Conversation": 36,  # exactly the methods of OP-30: one handle is what people learn
+    "RemoteConversation": 24,  # those of them that a server offers
 }
 ROOM_FILES_RAISED = {
     "cli": 21,  # one file a subcommand (K55)
@@ -41,7 +42,7 @@ ROOM_FILES_RAISED = {
     "providers": 20,  # one vendor's wire a file, the local model's parts, and what they share
     "records": 32,  # one noun a file; images, usage and retry are nouns of their own
     "testing": 20,  # the public kit: a suite a port, and the rigs
-    "web": 22,  # routes by what they do, their doors, the transport, the stream, the client
+    "web": 22,  # routes by what they do, their doors, the transport, the stream
 }
 
 

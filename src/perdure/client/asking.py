@@ -6,15 +6,18 @@ has one effect (WB-12). Anything else is sent again only when it never left.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from msgspec import Raw, Struct
 
 from perdure.client.sse import SseEvent
-from perdure.client.wire import body_of, error_of, fields_of
+from perdure.client.texts import without_texts
+from perdure.client.wire import body_of, error_of, fields_of, read
 from perdure.errors import Closed, Unreachable
 from perdure.ports import Clock, Randomness
+
+T = TypeVar("T")
 
 TRIES: Final = 5
 """How often a request is sent at most."""
@@ -124,6 +127,13 @@ class Asker:
     ) -> dict[str, Raw]:
         """Send a request and answer the fields that came back; raises as `answer` does."""
         return fields_of((await self.answer(method, path, body, repeats=repeats)).body)
+
+    async def record(
+        self, method: str, path: str, kind: type[T], body: object = None, *, repeats: bool = False
+    ) -> T:
+        """Send a request and answer the record that came back; raises as `answer` does."""
+        answer = await self.answer(method, path, body, repeats=repeats)
+        return read(without_texts(answer.body), kind)
 
     async def get(self, path: str, **query: Any) -> dict[str, Raw]:
         """Read; a parameter of None is left out. Raises as `answer` does."""

@@ -232,25 +232,25 @@ class RemoteConversation:
 
         Nothing runs before a drive. `budget` holds for everything that follows from the input.
         """
-        return await self.give("accept", content, request_id, budget)
+        return await self._give("accept", content, request_id, budget)
 
     async def follow_up(self, content: InputContent, *, request_id: str | None = None) -> Accepted:
         """Queue input for the next final answer; creates no generation by itself (QU-03)."""
-        return await self.give("followUp", content, request_id)
+        return await self._give("followUp", content, request_id)
 
     async def steer(self, content: InputContent, *, request_id: str | None = None) -> Accepted:
         """Queue input for the next boundary of the running exchange (QU-05)."""
-        return await self.give("steer", content, request_id)
+        return await self._give("steer", content, request_id)
 
     async def next_run(self, content: InputContent, *, request_id: str | None = None) -> Accepted:
         """Queue input for the next explicit idle acceptance (QU-11)."""
-        return await self.give("nextRun", content, request_id)
+        return await self._give("nextRun", content, request_id)
 
     async def append_message(
         self, content: InputContent, *, request_id: str | None = None
     ) -> Accepted:
         """Add context without asking for an answer, at once or at a safe boundary (QU-02)."""
-        return await self.give("write", content, request_id)
+        return await self._give("write", content, request_id)
 
     async def cancel_queued(self, input_id: Seq) -> Cancelled:
         """Withdraw a queued input: `cancelled`, `already_consumed` or `not_found` (QU-14)."""
@@ -278,7 +278,7 @@ class RemoteConversation:
         An aborted one is answered when everything that was marked has ended. A server that ends
         meanwhile and begins again is asked to go on.
         """
-        accepted = await self.give("accept", content, request_id, budget, runs=True)
+        accepted = await self._give("accept", content, request_id, budget, runs=True)
         waiting = asyncio.ensure_future(self.wait(accepted.input_id))
         driving = asyncio.ensure_future(self.drive())
         try:
@@ -320,7 +320,7 @@ class RemoteConversation:
 
     # Asking.
 
-    async def give(
+    async def _give(
         self,
         mode: str,
         content: InputContent,
@@ -350,9 +350,8 @@ class RemoteConversation:
         return Accepted(input_id=Seq(fields["inputId"]), duplicate=is_known)
 
     async def _result(self, input_id: Seq, *, wait_s: int) -> InputResult:
-        path = f"{self._session}/inputs/{input_id}"
-        data = (await self._asker.answer("GET", path_of(path, {"wait": wait_s}), repeats=True)).body
-        result = read(data, InputResult)
+        path = path_of(f"{self._session}/inputs/{input_id}", {"wait": wait_s})
+        result = await self._asker.record("GET", path, InputResult, repeats=True)
         if result.conv_id != self.id:
             raise Rejected(
                 "unknown_target", f"input {input_id} belongs to conversation {result.conv_id}"

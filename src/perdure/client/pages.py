@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Raw, Struct
 
 from perdure.client.asking import Asker
-from perdure.client.wire import read
+from perdure.records.codec import decode_json
 from perdure.records.seqs import Seq
 from perdure.records.sessions import SCAN_LIMIT_MAX
 
@@ -52,12 +52,12 @@ async def pages(
         left = wanted.limit - len(items)
         # A limit that nobody takes goes out as it is, for the server to refuse.
         limit = min(left, PAGE_MAX) if wanted.limit <= SCAN_LIMIT_MAX else left
-        bounds = {"after": after, "limit": limit, "as_of": as_of}
+        bounds: dict[str, object] = {"after": after, "limit": limit, "as_of": as_of}
         if wanted.newest_first:
             bounds |= {"before": before, "newest": True}
         fields = await asker.get(path, **query, **bounds)
         page = read_page(fields)
-        at = read(fields["asOf"], Seq)
+        at = Seq(decode_json(fields["asOf"]))
         as_of = at if wanted.as_of is None else wanted.as_of
         if wanted.newest_first:
             page.reverse()

@@ -71,8 +71,7 @@ class RemoteServer:
 
     async def rename(self, old: str, new: str) -> None:
         """Give a session a new unique name; raises Rejected `not_found`, `invariant`."""
-        found = await self.session(old)
-        await self._asker.ask("PATCH", f"/v1/sessions/{found.id}", {"name": new})
+        await (await self.session(old)).rename(new)
 
     async def delete(self, name: str) -> None:
         """Delete a session with all that is in it, for good.
@@ -80,8 +79,7 @@ class RemoteServer:
         Raises:
             Rejected: `not_found`; `busy`, while the server uses it.
         """
-        found = await self.session(name)
-        await self._asker.ask("DELETE", f"/v1/sessions/{found.id}?confirm=true")
+        await (await self.session(name)).delete()
 
     async def _named(self, name: str) -> SessionInfo | None:
         found = _infos(await self._asker.get("/v1/sessions", name=name))

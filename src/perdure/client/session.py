@@ -78,6 +78,19 @@ class RemoteSession:
         state = read(fields["conversation"], ConversationState)
         return RemoteConversation(self._asker, self.id, state.id)
 
+    async def rename(self, name: str) -> None:
+        """Give the session a new unique name; raises Rejected `invariant`."""
+        await self._asker.ask("PATCH", self._path, {"name": name})
+        self.name = name
+
+    async def delete(self) -> None:
+        """Delete the session with all that is in it, for good.
+
+        Raises:
+            Rejected: `busy`, while the server uses it.
+        """
+        await self._asker.ask("DELETE", path_of(self._path, {"confirm": True}))
+
     # Work.
 
     async def drive(self, *, poll_deferred: bool = False) -> DriveResult:
@@ -112,7 +125,7 @@ class RemoteSession:
         body = {"decision": decision, "details": details, "drive": False}
         path = f"{self._path}/approvals/{approval_id}/decision"
         # Twice does no harm, but the second answer would say that another decision stands.
-        return read((await self._asker.answer("POST", path, body)).body, ApprovalOutcome)
+        return await self._asker.record("POST", path, ApprovalOutcome, body)
 
     def watch(self, *, limit: int = 50, after: Seq | None = None) -> RemoteWatch:
         """Watch every conversation; the base is the root's, its tasks are the session's.

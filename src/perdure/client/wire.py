@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, get_args
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from perdure.client.texts import without_texts
 from perdure.errors import (
@@ -114,8 +114,8 @@ def abort_report_of(fields: Mapping[str, Raw]) -> AbortReport:
         marked=read(fields["marked"], tuple[Seq, ...]),
         drained=tuple(
             Drained(
-                input_id=read(one["inputId"], Seq),
-                conv_id=read(one["conv"], Seq),
+                input_id=decode_json(one["inputId"]),
+                conv_id=decode_json(one["conv"]),
                 mode=read(one["mode"], str),
                 messages=read(one["messages"], tuple[UserMessage, ...]),
             )
@@ -128,19 +128,32 @@ def abort_report_of(fields: Mapping[str, Raw]) -> AbortReport:
 # Errors.
 
 
+class _Error(Struct, frozen=True, kw_only=True):
+    """One refusal, as far as it becomes an error here."""
+
+    code: str
+    message: str
+    details: Mapping[str, Any]
+
+
+class _ErrorBody(Struct, frozen=True, kw_only=True):
+    """The body of an answer that is an error."""
+
+    error: _Error
+
+
 def error_of(status: int, data: bytes) -> PerdureError:
     """Answer what a server refused with, as the error that it was there."""
     try:
-        error: Any = decode_json(data)["error"]
-        code, message, details = error["code"], error["message"], error.get("details") or {}
-    except (msgspec.MsgspecError, TypeError, KeyError):
+        error = read(data, _ErrorBody).error
+    except msgspec.MsgspecError:
         said = data[:200].decode(errors="replace")
         return Refused("unknown", f"the answer {status} is none of perdure's: {said!r}")
-    if code in REJECTIONS:
-        return Rejected(code, message, details)
-    if code in OTHERS:
-        return OTHERS[code](message, details)
-    return Refused(code, message, details)
+    if error.code in REJECTIONS:
+        return Rejected(cast("RejectionCode", error.code), error.message, error.details)
+    if error.code in OTHERS:
+        return OTHERS[error.code](error.message, error.details)
+    return Refused(error.code, error.message, error.details)
 
 
 def _fault(message: str, code: object) -> Faulted:
