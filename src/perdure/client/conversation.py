@@ -23,6 +23,7 @@ from perdure.drive.outcomes import DriveResult
 from perdure.errors import Rejected
 from perdure.harness.acceptance import Cancelled
 from perdure.harness.cancellation import AbortReport
+from perdure.kinds.inputs import check_request_id
 from perdure.records.addresses import (
     ACTIVE_TOOLS,
     MODEL,
@@ -335,6 +336,9 @@ class RemoteConversation:
         id of the caller's; after a lost answer that may be from this very call.
         """
         messages, repairs = normalize_input(content)
+        if request_id is not None:
+            # A server repairs text as it comes in; an id is refused instead.
+            check_request_id(request_id)
         body = {
             "mode": mode,
             # What has to be repaired may be no JSON.

@@ -10,7 +10,7 @@ from perdure.client.conversation import RemoteConversation
 from perdure.client.pages import Wanted, pages
 from perdure.client.running import drive
 from perdure.client.watch import RemoteWatch
-from perdure.client.wire import read, read_renamed
+from perdure.client.wire import read, read_renamed, usage_of
 from perdure.drive.outcomes import DriveResult
 from perdure.errors import Rejected
 from perdure.records.addresses import SessionValue, entry_label
@@ -172,4 +172,4 @@ class RemoteSession:
     ) -> UsageTotals:
         """Answer what a conversation, or the session, used; unknown attempts apart (US-10)."""
         fields = await self._asker.get(f"{self._path}/usage", conversation=conv_id, as_of=as_of)
-        return read_renamed(fields["usage"], UsageTotals)
+        return usage_of(fields["usage"])

@@ -27,12 +27,10 @@ from perdure.harness.cancellation import AbortReport, Drained
 from perdure.records.codec import decode, decode_json, encode
 from perdure.records.messages import UserMessage
 from perdure.records.seqs import Seq
+from perdure.records.usage import UsageTotals
 from perdure.records.watch import from_json
 
 T = TypeVar("T")
-
-CURRENCIES: Final = "costs"
-"""The field whose keys are no field names."""
 
 FAULTS: Final[frozenset[str]] = frozenset(get_args(FaultCode))
 REJECTIONS: Final[frozenset[str]] = frozenset(get_args(RejectionCode))
@@ -86,25 +84,37 @@ def read(data: bytes | Raw, kind: type[T]) -> T:
 
 
 def read_renamed(data: bytes | Raw, kind: type[T]) -> T:
-    """Read a record whose field names were put into the wire's own spelling."""
-    return read(encode(_snake(decode_json(data))), kind)
+    """Read a record whose own field names were put into the wire's spelling."""
+    return read(encode(_renamed(decode_json(data))), kind)
+
+
+def usage_of(data: Raw) -> UsageTotals:
+    """Read totals; the sums in them are spelled the wire's way too."""
+    return read(encode(_usage(decode_json(data))), UsageTotals)
+
+
+def _usage(fields: dict[str, Any]) -> dict[str, Any]:
+    totals = _renamed(fields)
+    children = totals.pop("children", None)
+    sums = {
+        name: _renamed(item)
+        for name, item in totals.items()
+        if isinstance(item, dict) and name != "costs"  # whose keys are currencies
+    }
+    return {**totals, **sums, "children": None if children is None else _usage(children)}
+
+
+def _renamed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Spell the names of fields as Python does."""
+    return {
+        re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): item
+        for name, item in fields.items()
+    }
 
 
 @lru_cache(maxsize=64)
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=from_json)
-
-
-def _snake(value: Any) -> Any:
-    """Spell the field names of a record and of those in it as Python does."""
-    if not isinstance(value, dict):
-        return value
-    return {
-        re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): (
-            item if name == CURRENCIES else _snake(item)
-        )
-        for name, item in cast("dict[str, Any]", value).items()
-    }
 
 
 def abort_report_of(fields: Mapping[str, Raw]) -> AbortReport:

@@ -276,11 +276,13 @@ async def configure(call: Call) -> Reply:
             await conversation.set_value(THINKING, body.thinking)
         if body.active_tools is not UNSET:
             await conversation.set_value(ACTIVE_TOOLS, list(body.active_tools))
-        await conversation.configure(
-            label=body.label,
-            steering_mode=body.steering_mode,
-            follow_up_mode=body.follow_up_mode,
-        )
+        own = (body.label, body.steering_mode, body.follow_up_mode)
+        if any(one is not UNSET for one in own):
+            await conversation.configure(
+                label=body.label,
+                steering_mode=body.steering_mode,
+                follow_up_mode=body.follow_up_mode,
+            )
         return Reply(content={"conversation": await conversation.state()})
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 
 from perdure.errors import Rejected
 from perdure.harness.approvals import list_approvals
@@ -30,6 +29,7 @@ from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage
 from tests.engine import Engine, Probe
 from tests.unit.client.served import served
+from tests.unit.harness.watched import fork
 
 Story = Callable[[Any], Awaitable[list[Any]]]
 
@@ -152,9 +152,7 @@ async def test_more_than_a_page_is_read_at_one_boundary(memory_engine: Engine) -
 
 
 @pytest.mark.spec("WB-10", "QU-14", "D38")
-async def test_queues_aborts_and_settings_answer_the_same(
-    memory_engine: Engine, tmp_path: Path
-) -> None:
+async def test_queues_and_aborts_answer_the_same(memory_engine: Engine, tmp_path: Path) -> None:
     async def story(session: Any) -> list[Any]:
         root = await session.root()
         told: list[Any] = [await root.accept("go", request_id="1", budget=Budget(tokens=9_000))]
@@ -176,6 +174,19 @@ async def test_queues_aborts_and_settings_answer_the_same(
         told.append(await root.follow_up("later", request_id="7"))
         told.append(await root.flush(budget=Budget(turns=3)))
         told.append(await root.drive())
+        told.append(await root.shutdown())
+        told.append(await root.state())
+        return told
+
+    script = [fail("auth"), say("one"), say("two"), say("three")]
+    await both(memory_engine, tmp_path, script, story)
+
+
+@pytest.mark.spec("WB-10", "OP-26")
+async def test_settings_are_changed_the_same(memory_engine: Engine, tmp_path: Path) -> None:
+    async def story(session: Any) -> list[Any]:
+        root = await session.root()
+        told: list[Any] = [await root.append_message("note", request_id="5")]
         told.append(await root.configure(label="trip", steering_mode="one-at-a-time"))
         told.append(await root.configure(label=None))
         told.append(await root.set_value(THINKING, "high"))
@@ -188,12 +199,9 @@ async def test_queues_aborts_and_settings_answer_the_same(
         told.append(await session.delete_value(entry_label(entries[0].id)))
         told.append(await root.reset_context([entries[0].id], expect_prefix_version=0))
         told.append(await root.state())
-        told.append(await root.shutdown())
-        told.append(await root.state())
         return told
 
-    script = [fail("server"), say("one"), say("two"), say("three")]
-    await both(memory_engine, tmp_path, script, story)
+    await both(memory_engine, tmp_path, [], story)
 
 
 @pytest.mark.spec("WB-06", "ER-01")
@@ -226,7 +234,8 @@ async def test_a_rule_says_no_in_the_same_words(memory_engine: Engine, tmp_path:
         memory_engine, tmp_path, [], story
     )]  # fmt: skip
     assert set(codes) == {
-        "nothing_to_do", "not_found", "version_mismatch", "request_conflict", "invariant",
+        "nothing_to_do", "not_found", "unknown_target", "version_mismatch", "request_conflict",
+        "invariant",
     }  # fmt: skip
 
 
@@ -267,12 +276,8 @@ async def test_a_fork_shows_what_it_inherits(memory_engine: Engine) -> None:
     async with served(memory_engine, [say("one")]) as site, site.connected() as server:
         session = await server.session("paris", create=True)
         await (await session.root()).prompt("hi")
-        made: list[Seq] = []
-        harness = memory_engine.harness
-        await memory_engine.line.submit(lambda tx: made.append(fork(tx)))
-        local = await harness.conversation(made[0])
-        remote = await session.conversation(made[0])
-        assert local is not None
+        local = await fork(memory_engine)
+        remote = await session.conversation(local.id)
         assert remote is not None
         await remote.append_message("own")
         shown = await local.entries()
@@ -285,10 +290,6 @@ async def test_a_fork_shows_what_it_inherits(memory_engine: Engine) -> None:
         with pytest.raises(Rejected, match="belongs to conversation") as error:
             await remote.result(shown[0].id)
         assert error.value.code == "unknown_target"
-
-
-def fork(tx: Any) -> Seq:
-    raise NotImplementedError
 
 
 @pytest.mark.spec("WB-08")
@@ -308,4 +309,3 @@ async def test_sessions_are_found_made_renamed_and_deleted_by_name(memory_engine
         await server.delete("paris")
         assert [one.name for one in await server.sessions()] == ["łódź/1?"]
         assert (await refused(made.root()))[0] == "not_found"
-        assert UNSET is not None
