@@ -17,10 +17,12 @@ from tests.unit.web.site import HOST, TOKEN, Site
 
 
 class Impatient:
-    """A clock on which every pause is over at once; it remembers them."""
+    """A clock on which every pause is over at once while it goes; it remembers them."""
 
     def __init__(self) -> None:
         self.pauses: list[int] = []
+        self.goes = asyncio.Event()
+        self.goes.set()
 
     def now_ms(self) -> int:
         return 0
@@ -31,6 +33,7 @@ class Impatient:
     async def sleep(self, ms: int) -> None:
         self.pauses.append(ms)
         await asyncio.sleep(0)
+        await self.goes.wait()
 
 
 class Wire:
@@ -45,6 +48,8 @@ class Wire:
         self.upstream = 0
         self.cuts: list[int] = []
         self.requests: list[bytes] = []
+        self.left = asyncio.Event()
+        """Set when a client has hung up."""
         self._writers: set[asyncio.StreamWriter] = set()
 
     @asynccontextmanager
@@ -94,6 +99,7 @@ class Wire:
             while data := await reader.read(1 << 16):
                 self.requests.append(data)
                 writer.write(data)
+            self.left.set()
             # A client that hangs up is gone for the server too.
             writer.close()
         except OSError:

@@ -19,7 +19,8 @@ from perdure.records.watch import (
     WatchEvent,
 )
 from tests.engine import Engine, Gate, Probe
-from tests.unit.client.served import Served, served
+from tests.unit.client.served import Served, Wire, served
+from tests.unit.web.site import Site
 
 Verb = Callable[[RemoteConversation], Awaitable[Any]]
 
@@ -89,9 +90,12 @@ async def test_a_session_is_made_once(memory_engine: Engine) -> None:
 async def test_a_prompt_survives_every_cut(memory_engine: Engine) -> None:
     script = [say(call("t")), say("It rains.")]
     tool = Probe("t")
-    async with served(memory_engine, script, tools=[tool]) as site, site.connected() as server:
+    async with (
+        served(memory_engine, script, tools=[tool]) as site,
+        site.connected(tries=9) as server,
+    ):
         root = await root_of(site, server)
-        site.wire.cuts = [0, ANSWER_HEAD, 0, ANSWER_HEAD, 0, 0]
+        site.wire.cuts = [0, ANSWER_HEAD, 0, ANSWER_HEAD, 0, 0, ANSWER_HEAD, 0]
         assert (await root.prompt("Weather?")).text == "It rains."
         assert len(tool.runs) == 1
         assert len(set(inputs(site))) == 1
@@ -101,17 +105,20 @@ async def test_a_prompt_survives_every_cut(memory_engine: Engine) -> None:
 async def test_a_prompt_goes_on_when_the_server_begins_again(memory_engine: Engine) -> None:
     gate = Gate()
     tool = Probe("t", gate=gate, replay="safe")
-    script = [say(call("t")), say("It rains.")]
-    async with served(memory_engine, script, tools=[tool]) as site, site.connected() as server:
-        root = await root_of(site, server)
-        asked = asyncio.ensure_future(root.prompt("Weather?"))
-        await gate.reached.wait()
-        # What was asked and waits is cut with the server; nobody asks while there is none.
-        site.wire.hang_up()
-        site.wire.cuts = [0, 0]
+    async with Wire().listening() as wire:
+        site = Served(Site(memory_engine, [say(call("t"))], tools=[tool]), wire)
+        async with site.serving(), site.connected() as server:
+            root = await root_of(site, server)
+            asked = asyncio.ensure_future(root.prompt("Weather?"))
+            await gate.reached.wait()
+            site.clock.goes.clear()
         gate.open()
-        assert (await asked).text == "It rains."
-        assert len(tool.runs) == 1
+        await site.site.restart([say("It rains.")])
+        async with site.serving():
+            site.clock.goes.set()
+            assert (await asked).text == "It rains."
+            assert len(tool.runs) == 2
+            assert len(set(inputs(site))) == 1
 
 
 @pytest.mark.spec("WB-12")
@@ -270,8 +277,8 @@ async def test_a_watch_of_nothing_is_refused(memory_engine: Engine) -> None:
 async def test_who_stops_iterating_hangs_up(memory_engine: Engine) -> None:
     async with served(memory_engine) as site, site.connected() as server:
         root = await root_of(site, server)
+        site.wire.left.clear()
         async for event in root.watch():
             assert isinstance(event, WatchBase)
             break
-        while site.site.house.streams:
-            await asyncio.sleep(0)
+        await site.wire.left.wait()
