@@ -19,6 +19,10 @@ TRANSPORT: Final = "perdure.client.transport"
 """What speaks HTTP; loaded when somebody connects (K06)."""
 
 
+CONTROL: Final = "perdure.hosts.control_socket"
+"""What knows where the token of a control address stands."""
+
+
 class World(Protocol):
     """What a client needs of the world (`opening.Ports`)."""
 
@@ -94,17 +98,12 @@ class Connecting:
         place: Place,
         world: World,
         *,
-        token_of: Callable[[str], str],
         load: Callable[[str], ModuleType],
         tries: int,
     ) -> None:
-        """Take the address; nothing is loaded and nobody asked before `async with`.
-
-        `token_of` reads the token beside a socket.
-        """
+        """Take the address; nothing is loaded and nobody asked before `async with`."""
         self._place = place
         self._world = world
-        self._token_of = token_of
         self._load = load
         self._tries = tries
 
@@ -119,7 +118,7 @@ class Connecting:
         token = place.token
         if token is None:
             try:
-                token = await world.threads.run("token", partial(self._token_of, place.path))
+                token = await world.threads.run("token", self._stored_token)
             except OSError as error:
                 raise Unreachable(
                     f"no server answers at {place}: {error}", was_sent=False
@@ -135,6 +134,10 @@ class Connecting:
         server = RemoteServer(asker)
         await server.sessions(limit=1)
         return server
+
+    def _stored_token(self) -> str:
+        """Read the token beside the socket."""
+        return cast("str", self._load(CONTROL).token_of(self._place.path))
 
     async def __aexit__(self, *_: object) -> None:
         """Have nothing to close: each request has a connection of its own."""

@@ -97,7 +97,7 @@ def _usage(fields: dict[str, Any]) -> dict[str, Any]:
     totals = _renamed(fields)
     children = totals.pop("children", None)
     sums = {
-        name: _renamed(item)
+        name: _renamed(cast("dict[str, Any]", item))
         for name, item in totals.items()
         if isinstance(item, dict) and name != "costs"  # whose keys are currencies
     }

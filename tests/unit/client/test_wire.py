@@ -11,7 +11,16 @@ from perdure.client.places import Place, place_of
 from perdure.client.sse import SseEvent, SseParser
 from perdure.client.texts import OPEN_FIELDS, with_texts, without_texts
 from perdure.client.wire import error_of
-from perdure.errors import Closed, Faulted, Fenced, PerdureError, Rejected, StorageBusy
+from perdure.errors import (
+    Closed,
+    Faulted,
+    Fenced,
+    FormatUnsupported,
+    PerdureError,
+    Rejected,
+    StorageBusy,
+    StorageDamaged,
+)
 from perdure.records.codec import decode_json, encode
 from perdure.web.refusals import refusal_of
 from perdure.web.wire import render
@@ -105,8 +114,8 @@ ERRORS: list[PerdureError] = [
     Faulted("a defect", code="defect"),
     Fenced("another one has it"),
     StorageBusy("it is taken", {"pid": 41}),
-    perdure.errors.StorageDamaged("row 7"),
-    perdure.errors.FormatUnsupported("format 9"),
+    StorageDamaged("row 7"),
+    FormatUnsupported("format 9"),
 ]
 
 
