@@ -151,7 +151,7 @@ async def test_more_than_a_page_is_read_at_one_boundary(memory_engine: Engine) -
         assert await root.read_list(NOTES, page) == await local.read_list(NOTES, page)
 
 
-@pytest.mark.spec("WB-10", "QU-14", "D38")
+@pytest.mark.spec("WB-10", "QU-14")
 async def test_queues_and_aborts_answer_the_same(memory_engine: Engine, tmp_path: Path) -> None:
     async def story(session: Any) -> list[Any]:
         root = await session.root()
@@ -271,7 +271,7 @@ async def test_a_question_is_shown_and_decided_the_same(
     assert told[2].decision.by == "http:local"
 
 
-@pytest.mark.spec("WB-09", "X43")
+@pytest.mark.spec("WB-09")
 async def test_a_fork_shows_what_it_inherits(memory_engine: Engine) -> None:
     async with served(memory_engine, [say("one")]) as site, site.connected() as server:
         session = await server.session("paris", create=True)

@@ -199,7 +199,7 @@ async def test_a_watch_tells_what_one_of_the_same_process_tells(memory_engine: E
         assert [event async for event in whole] == []
 
 
-@pytest.mark.spec("WB-16", "WB-17")
+@pytest.mark.spec("WB-16")
 @pytest.mark.parametrize("cut", [0, 150, 300, 700, 1_500, 2_500, 4_000])
 async def test_a_watch_goes_on_over_cuts_without_gap_or_double(
     memory_engine: Engine, cut: int

@@ -34,7 +34,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@pytest.mark.spec("WB-14", "K33")
+@pytest.mark.spec("WB-14")
 @given(JSON)
 def test_texts_are_taken_away_as_they_were_added(value: Any) -> None:
     body = encode({"args": value, "rest": value})
