@@ -5,7 +5,7 @@ from functools import partial
 from types import ModuleType
 from typing import Final, Protocol, cast
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from perdure.client.asking import Asker, Transport
 from perdure.client.places import Place
@@ -13,6 +13,8 @@ from perdure.client.session import RemoteSession
 from perdure.client.wire import read, read_renamed
 from perdure.errors import Rejected, Unreachable
 from perdure.ports import Clock, Randomness, Threads
+from perdure.records.approvals import ApprovalView
+from perdure.records.codec import decode_json
 from perdure.records.sessions import SessionInfo
 
 TRANSPORT: Final = "perdure.client.transport"
@@ -73,6 +75,20 @@ class RemoteServer:
         fields = await self._asker.get("/v1/sessions", after=after, limit=limit)
         return _infos(fields)
 
+    async def approvals(self) -> Sequence[tuple[RemoteSession, ApprovalView]]:
+        """Answer what waits for a person in any session, each with its session (WB-13)."""
+        found: list[tuple[RemoteSession, ApprovalView]] = []
+        after: str | None = None
+        while True:
+            fields = await self._asker.get("/v1/approvals", after=after)
+            for one in read(fields["approvals"], list[Raw]):
+                place = read_renamed(one, _Place)
+                session = RemoteSession(self._asker, place.session, place.session_name)
+                found.append((session, read_renamed(one, ApprovalView)))
+            after = decode_json(fields["next"])
+            if after is None:
+                return found
+
     async def rename(self, old: str, new: str) -> None:
         """Give a session a new unique name; raises Rejected `not_found`, `invariant`."""
         await (await self.session(old)).rename(new)
@@ -88,6 +104,13 @@ class RemoteServer:
     async def _named(self, name: str) -> SessionInfo | None:
         found = _infos(await self._asker.get("/v1/sessions", name=name))
         return found[0] if found else None
+
+
+class _Place(Struct, frozen=True, kw_only=True):
+    """Where an approval waits."""
+
+    session: str
+    session_name: str
 
 
 class Connecting:

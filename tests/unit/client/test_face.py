@@ -3,15 +3,21 @@
 Each story runs twice, over an open harness and over a server, and its answers are compared.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import perdure
+from perdure.drive.outcomes import DriveOutcome
 from perdure.errors import Rejected
 from perdure.harness.approvals import list_approvals
+from perdure.hosts.control_socket import ControlSocket
+from perdure.hosts.threads import DaemonThreads
 from perdure.providers.script import call, fail, say
 from perdure.records.addresses import (
     ACTIVE_TOOLS,
@@ -27,6 +33,8 @@ from perdure.records.messages import text_message
 from perdure.records.models import parse_model
 from perdure.records.seqs import Seq
 from perdure.records.sessions import ListPage
+from perdure.records.watch import WatchBase
+from perdure.web.control import answer
 from tests.engine import Engine, Probe
 from tests.unit.client.served import served
 from tests.unit.harness.watched import fork
@@ -309,3 +317,44 @@ async def test_sessions_are_found_made_renamed_and_deleted_by_name(memory_engine
         await server.delete("paris")
         assert [one.name for one in await server.sessions()] == ["łódź/1?"]
         assert (await refused(made.root()))[0] == "not_found"
+
+
+@pytest.mark.spec("WB-13")
+async def test_what_waits_in_any_session_is_answered_with_it(memory_engine: Engine) -> None:
+    tool = Probe("t", approval="ask")
+    script = [say(call("t", EXACT), call("t")), say("Done.")]
+    async with served(memory_engine, script, tools=[tool]) as site, site.connected() as server:
+        assert list(await server.approvals()) == []
+        session = await server.session("paris", create=True)
+        await server.session("rome", create=True)
+        root = await session.root()
+        await root.prompt("go")
+        found = await server.approvals()
+        assert [view for _, view in found] == list(await session.approvals())
+        assert [(one.id, one.name) for one, _ in found] == [(session.id, "paris")] * 2
+        for one, view in found:
+            await one.decide_approval(view.id, "grant")
+        assert (await session.drive()).outcome is DriveOutcome.IDLE
+        assert len(tool.runs) == 2
+        assert list(await server.approvals()) == []
+
+
+@pytest.mark.spec("CM-16")
+async def test_a_control_address_is_a_server_of_one_session(memory_engine: Engine) -> None:
+    harness = await memory_engine.open([say("It rains.")], session="paris")
+    control = await asyncio.to_thread(ControlSocket.make)
+    begin = partial(answer, harness, memory_engine.sessions, DaemonThreads())
+    control.listen(begin, failed=lambda error: pytest.fail(str(error)))
+    url = f"unix:{control.address}"
+    async with perdure.connect(url) as server:
+        session = await server.session("paris")
+        root = await session.root()
+        async with root.watch() as watch:
+            result = await root.prompt("Weather?")
+            assert result == await (await harness.root()).result(result.input_id)
+            assert isinstance(await anext(watch), WatchBase)
+        assert (await refused(server.session("rome", create=True)))[0] == "invariant"
+    await control.close()
+    await asyncio.to_thread(control.remove)
+    with pytest.raises(perdure.Unreachable, match=url):
+        await perdure.connect(url, tries=1).__aenter__()
