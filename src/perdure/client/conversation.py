@@ -291,7 +291,7 @@ class RemoteConversation:
         finally:
             waiting.cancel()
             driving.cancel()
-            await asyncio.wait((waiting, driving))
+            await asyncio.gather(waiting, driving, return_exceptions=True)
 
     async def result(self, input_id: Seq) -> InputResult:
         """Answer what became of an input, now; raises Rejected `not_found`, `unknown_target`."""

@@ -17,8 +17,8 @@ ACCEPT: Final = "text/event-stream"
 class RemoteWatch:
     """One watch: iterate over its events; leaving it, or `close`, ends it (WT-15).
 
-    The first event is the base. After a lost connection every later commit comes once, or
-    `SnapshotRequired` and a base (WB-16); what only streamed in between is not told again.
+    The first event is the base. After a lost connection every later commit comes once and then
+    what live tasks show, as `reset`; or `SnapshotRequired` and a base (WB-16).
     """
 
     def __init__(self, asker: Asker, path: str, after: Seq | None) -> None:
@@ -57,9 +57,11 @@ class RemoteWatch:
         while not self._closed:
             stream = await self._begin(tries)
             try:
-                event = await stream.next()
+                event = None if self._closed else await stream.next()
             except Unreachable:
                 self._held.close()
+                if self._closed:
+                    break
                 tries += 1
                 if tries >= self._asker.tries:
                     raise

@@ -282,3 +282,46 @@ async def test_who_stops_iterating_hangs_up(memory_engine: Engine) -> None:
             assert isinstance(event, WatchBase)
             break
         await site.wire.left.wait()
+
+
+@pytest.mark.spec("WT-15")
+async def test_a_watch_that_is_closed_elsewhere_ends(memory_engine: Engine) -> None:
+    async with served(memory_engine) as site, site.connected() as server:
+        root = await root_of(site, server)
+        watch = root.watch()
+        await anext(watch)
+        waiting = asyncio.ensure_future(seen_until(watch, WatchCommit))
+        await asyncio.sleep(0)
+        await watch.close()
+        assert await waiting == []
+        assert site.clock.pauses == []
+
+
+@pytest.mark.spec("BB-20")
+async def test_a_prompt_that_was_aborted_is_answered_when_its_call_has_ended(
+    memory_engine: Engine,
+) -> None:
+    stops, goes = asyncio.Event(), Gate()
+
+    async def stubborn(_: Any, ctx: Any) -> None:
+        try:
+            stops.set()
+            await asyncio.Event().wait()
+        finally:
+            await goes()
+
+    tool = Probe("t", body=stubborn)
+    async with (
+        served(memory_engine, [say(call("t"))], tools=[tool]) as site,
+        site.connected() as server,
+    ):
+        root = await root_of(site, server)
+        asked = asyncio.ensure_future(root.prompt("go"))
+        await stops.wait()
+        await root.abort()
+        await goes.reached.wait()
+        assert (await root.tasks(live=True))[0].abort_requested
+        assert not asked.done()
+        goes.open()
+        assert (await asked).state == "aborted"
+        assert not await root.tasks(live=True)
