@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from perdure.cli.forwarding.exact import without_texts
+from perdure.client.texts import without_texts
 from perdure.records.codec import decode
 from perdure.records.scratch import GenerationScratch
 from perdure.records.view import View
