@@ -13,8 +13,10 @@ from perdure.drive.outcomes import Wait as Wait
 from perdure.errors import Closed as Closed
 from perdure.errors import Faulted as Faulted
 from perdure.errors import PerdureError as PerdureError
+from perdure.errors import Refused as Refused
 from perdure.errors import Rejected as Rejected
 from perdure.errors import StorageBusy as StorageBusy
+from perdure.errors import Unreachable as Unreachable
 from perdure.harness.conversation import Conversation as Conversation
 from perdure.harness.harness import Harness as Harness
 from perdure.harness.options import HarnessOptions as HarnessOptions
@@ -30,6 +32,7 @@ from perdure.kinds.hooks import ToolResultPatch as ToolResultPatch
 from perdure.kinds.permissions import Permissions as Permissions
 from perdure.kinds.policy import ApprovalPolicy as ApprovalPolicy
 from perdure.kinds.policy import ApprovalRule as ApprovalRule
+from perdure.opening import connect as connect
 from perdure.opening import load_config as load_config
 from perdure.opening import open as open
 from perdure.ports import Tool as Tool

@@ -8,6 +8,8 @@ PerdureError
 ├── StorageBusy         another live process owns the session
 ├── StorageDamaged      stored bytes are not what was written
 ├── FormatUnsupported   the container was written by a newer release
+├── Refused             a server did not let the request in
+├── Unreachable         no server answered, or the answer was lost
 ├── ProviderError       a model request failed, classified
 ├── InvalidArguments    a tool's arguments do not fit its schema
 ├── ToolFailed          a tool says its call failed, in words for the model
@@ -129,6 +131,36 @@ class StorageDamaged(PerdureError):
 
 class FormatUnsupported(PerdureError):
     """Say that a container was written by a newer release; its bytes are untouched (FM-11)."""
+
+
+class Refused(PerdureError):
+    """Say that a server did not let a request in; nothing was done (WB-06).
+
+    Attributes:
+        code: the server's word: `unauthorized` for a wrong token, `overloaded`, `too_large` and
+            the like; `unknown` for an answer that is none of perdure's.
+        details: plain JSON facts a program can act on.
+    """
+
+    def __init__(
+        self, code: str, message: str, details: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details: Mapping[str, object] = dict(details or {})
+
+
+class Unreachable(PerdureError):
+    """Say that no server answered, or that the connection ended before the answer did.
+
+    Attributes:
+        was_sent: whether the request may have arrived, and had its effect.
+    """
+
+    def __init__(self, message: str, *, was_sent: bool) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
 
 
 class ProviderError(PerdureError):

@@ -6,9 +6,7 @@ provider pays for none.
 """
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -21,13 +19,15 @@ from typing import Any, Final, Literal, cast
 import msgspec
 from msgspec import Struct
 
+from perdure.client.asking import TRIES
+from perdure.client.places import place_of
+from perdure.client.server import Connecting
 from perdure.configuration.config import Config
 from perdure.drive.limits import Limits
 from perdure.errors import Rejected, StorageDamaged, text_of
 from perdure.harness.harness import Harness
 from perdure.harness.options import HarnessOptions
 from perdure.hosts.clock import SystemClock
-from perdure.hosts.control_socket import Answering, ControlSocket
 from perdure.hosts.folders import launch_root, user_data_folder
 from perdure.hosts.late_processes import LateProcesses
 from perdure.hosts.randomness import SystemRandomness
@@ -70,6 +70,8 @@ HAS_LOCKS: Final = os.name == "posix"
 
 SCHEMES: Final = ("memory:", "sqlite:FILE")
 """The stores this release opens (SN-01)."""
+
+CONTROL: Final = "perdure.hosts.control_socket"
 
 NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -216,24 +218,25 @@ class OpenSession:
         self._sessions, self._name = sessions, harness.info.name
         if control is not None:
 
-            async def answer(listener: socket, token: str) -> Answering:
+            async def answer(listener: socket, token: str) -> Any:
                 web = await ports.threads.run("load", partial(load, "perdure.web.control"))
-                return cast(
-                    "Answering", await web.answer(harness, sessions, ports.threads, listener, token)
-                )
+                return await web.answer(harness, sessions, ports.threads, listener, token)
 
             control.listen(answer, partial(self._report, secrets))
         return harness
 
-    def _store(self, ports: Ports) -> tuple[Sessions, ControlSocket | OSError | None]:
-        """Answer the container, and what others reach its session by, or why there is no such."""
+    def _store(self, ports: Ports) -> tuple[Sessions, Any]:
+        """Answer the container, and what others reach its session by, or why there is no such.
+
+        That is a `ControlSocket`, an OSError, or None.
+        """
         sessions = self._options.sessions
         if sessions is None:
             sessions = open_store(self._url, ports, durability=self._options.durability)
         if not self._options.control or launch_root(self._url) is None:
             return sessions, None
         try:
-            return sessions, ControlSocket.make()
+            return sessions, load(CONTROL).ControlSocket.make()
         except OSError as error:
             return sessions, error
 
@@ -292,9 +295,10 @@ class OpenSession:
             return None
         place = launch_root(self._url)
         if place is None:
-            place = Path(tempfile.mkdtemp(prefix="perdure-"))
+            places = load("perdure.hosts.launch_places")
+            place = cast("Path", places.temporary_place())
             self._stack.push_async_callback(
-                ports.threads.run, "close", partial(shutil.rmtree, place, ignore_errors=True)
+                ports.threads.run, "close", partial(places.remove_place, place)
             )
 
         def make() -> ProcessHost:
@@ -332,6 +336,26 @@ def open(  # noqa: A001 - the front door's word; its keywords are the options
     if model is None:
         raise Rejected("invariant", "no model is given: pass model='provider:model'")
     return OpenSession(url, OpenOptions(session=session, model=model, tools=tools, **options))
+
+
+def connect(
+    url: str, *, token: str | None = None, tries: int = TRIES, ports: Ports | None = None
+) -> Connecting:
+    """Connect to a server: `async with perdure.connect(url, token=…) as server` (WB-07 to WB-16).
+
+    Args:
+        url: `http://HOST:PORT`, or `unix:/PATH` of a control address.
+        token: what lets the caller in; left out, it is the fragment of the URL that `perdure serve`
+            prints, or stands beside the socket.
+        tries: how often a request is sent at most when no server answers or the answer is lost.
+        ports: the world as the client sees it; tests hand in their own.
+
+    Raises:
+        Rejected: `invariant`, for an address that cannot be used, or no token.
+    """
+    ports = ports or system_ports()
+    place = place_of(url, token)
+    return Connecting(place, ports, load=load, tries=tries)
 
 
 def load_config(path: str | Path | None = None) -> Config:

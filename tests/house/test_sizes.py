@@ -32,17 +32,18 @@ PUBLIC_METHODS_RAISED = {
     "Harness": 24,  # the methods of OP-31, and how a session is opened, watched and closed
     "Line": 21,  # every one is a verb of the one writer
     "Conversation": 36,  # exactly the methods of OP-30: one handle is what people learn
+    "RemoteConversation": 26,  # those of them that a server offers
 }
 ROOM_FILES_RAISED = {
     "cli": 21,  # one file a subcommand (K55)
     "harness": 21,  # what each group of verbs does, and what surfaces read without an engine
-    "hosts": 16,  # starting commands takes six; the control address and running a script, one each
+    "hosts": 17,  # starting commands takes seven; the control address, running a script: one each
     "kinds": 40,  # one kind a file, and one file a policy they share
     "line": 13,  # the one writer: what it builds, loads, checks, keeps, and where things come from
     "providers": 20,  # one vendor's wire a file, the local model's parts, and what they share
     "records": 32,  # one noun a file; images, usage and retry are nouns of their own
     "testing": 20,  # the public kit: a suite a port, and the rigs
-    "web": 22,  # routes by what they do, their doors, the transport, the stream, the client
+    "web": 22,  # routes by what they do, their doors, the transport, the stream
 }
 
 

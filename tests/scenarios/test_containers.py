@@ -19,7 +19,7 @@ from perdure import opening
 from perdure.cli.endings import UsageProblem
 from perdure.cli.places import made_ready
 from perdure.errors import Rejected, StorageBusy
-from perdure.hosts.folders import remove_launches
+from perdure.hosts.launch_places import remove_launches
 from perdure.opening import SCHEMES, open_store, system_ports
 from perdure.providers.script import call, say
 from perdure.providers.scripted import ScriptedModels

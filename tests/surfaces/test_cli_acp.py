@@ -116,7 +116,21 @@ async def test_a_prompt_streams_and_a_call_asks_first(desk: Desk) -> None:
     assert ids == {call.tool_call_id}, "the question names the call that was told"
     assert [status for _, status in editor.calls()] == ["pending", "in_progress", "completed"]
     assert call.raw_input == WRITE["args"], "what is shown is what runs"
-    assert {option.kind for option in options} == {"allow_once", "reject_once"}
+    assert {option.kind for option in options} == {"allow_once", "allow_always", "reject_once"}
+
+
+@pytest.mark.spec("AQ-10")
+async def test_a_call_allowed_for_good_is_not_asked_about_again_but_another_is(desk: Desk) -> None:
+    editor = Editor()
+    editor.answer = "always"
+    editor.may_answer.set()
+    other = {"name": "write", "args": {"path": "b.txt", "content": "eight\n"}}
+    model = desk.script(*({"calls": [one]} for one in (WRITE, WRITE, other)), {"text": "Done."})
+    async with attached(desk, editor, model) as (connection, _):
+        made = await connection.new_session(cwd=str(desk.folder), mcp_servers=[])
+        assert await prompted(connection, made.session_id, "Write.") == "end_turn"
+    assert [call.raw_input for call, _ in editor.asked] == [WRITE["args"], other["args"]]
+    assert (desk.folder / "b.txt").read_text() == "eight\n"
 
 
 async def test_a_denied_call_is_told_as_failed_and_does_nothing(desk: Desk) -> None:

@@ -1,61 +1,33 @@
 """`perdure serve` through the installed command: where it listens, who may come in, how it ends."""
 
-import http.client
-import json
 import os
-import re
 import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.scenarios.test_connections import linux, listeners
-from tests.surfaces.desk import Desk, Running
-
-ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/#([\w-]{43})\s")
+from tests.surfaces.desk import Desk
+from tests.surfaces.served import Server, ask, serving
 
 
 @pytest.fixture
-def serving(desk: Desk) -> Iterator[tuple[Running, str, str]]:
-    """Start a server on a free port; answers it with its address and token."""
-    running = desk.start("serve", "--port", "0", "-m", desk.script({"text": "Yes.", "uses": 0}))
-    running.until("/#")
-    running.until("\n")
-    found = ADDRESS.search(running.said())
-    assert found, running.said()
-    yield running, f"127.0.0.1:{found[1]}", found[2]
-    if running.process.poll() is None:
-        running.process.kill()
-        running.end()
-
-
-def ask(
-    address: str, method: str, path: str, token: str | None, body: object = None
-) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(address, timeout=20)
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-    data = None if body is None else json.dumps(body)
-    connection.request(method, path, body=data, headers=headers)
-    answer = connection.getresponse()
-    found = json.loads(answer.read())
-    connection.close()
-    return answer.status, found
+def server(desk: Desk) -> Iterator[Server]:
+    """Start a server on a free port."""
+    with serving(desk, "-m", desk.script({"text": "Yes.", "uses": 0})) as server:
+        yield server
 
 
 @pytest.mark.spec("CM-34", "WB-02", "WB-20")
-def test_a_session_is_made_asked_and_closed_over_http(serving: Any, desk: Desk) -> None:
-    running, address, token = serving
-    assert ask(address, "GET", "/v1/sessions", None)[0] == 401
-    made = ask(address, "POST", "/v1/sessions", token, {"name": "paris"})[1]
+def test_a_session_is_made_asked_and_closed_over_http(server: Server, desk: Desk) -> None:
+    running, token = server.running, server.token
+    assert ask(server.address, "GET", "/v1/sessions", None)[0] == 401
+    made = server.ask("POST", "/v1/sessions", {"name": "paris"})[1]
     path = f"/v1/sessions/{made['id']}"
-    given = ask(address, "POST", f"{path}/inputs", token, {"content": "hi"})[1]
-    ended = ask(address, "GET", f"{path}/inputs/{given['inputId']}?wait=20", token)[1]
+    given = server.ask("POST", f"{path}/inputs", {"content": "hi"})[1]
+    ended = server.get(f"{path}/inputs/{given['inputId']}?wait=20")
     assert (ended["state"], ended["text"]) == ("answered", "Yes.")
     assert desk.run("inspect", "-s", "paris").code == 0
     running.tell(signal.SIGINT)
@@ -69,10 +41,11 @@ def test_a_session_is_made_asked_and_closed_over_http(serving: Any, desk: Desk) 
 
 @linux
 @pytest.mark.spec("WB-01")
-def test_it_listens_on_this_machine_alone_and_names_a_port_in_use(serving: Any, desk: Desk) -> None:
-    running, address, _ = serving
-    assert listeners(running.process.pid) == ["0100007F"]
-    port = str(urlsplit(f"//{address}").port)
+def test_it_listens_on_this_machine_alone_and_names_a_port_in_use(
+    server: Server, desk: Desk
+) -> None:
+    assert listeners(server.running.process.pid) == ["0100007F"]
+    port = server.address.partition(":")[2]
     taken = desk.run("serve", "--port", port, "-m", desk.script({"text": "x"}), "--json").document
     assert (taken["exit_code"], taken["outcome"]) == (2, "usage")
     assert f"port {port} of 127.0.0.1 cannot be listened on" in taken["error"]["message"]

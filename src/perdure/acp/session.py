@@ -21,7 +21,7 @@ from perdure.drive.outcomes import DriveOutcome, DriveResult
 from perdure.errors import Faulted
 from perdure.harness.approvals import list_approvals
 from perdure.harness.conversation import Conversation
-from perdure.records.approvals import ApprovalView
+from perdure.records.approvals import ApprovalView, Remember
 from perdure.records.codec import decode, decode_json
 from perdure.records.inputs import FINAL_STATES, InputRecord, InputResult
 from perdure.records.seqs import Seq
@@ -42,6 +42,9 @@ CLOSE_GRACE_S: Final = 2.0
 
 OPTIONS: Final = (
     PermissionOption(option_id="allow", name="Allow", kind="allow_once"),
+    PermissionOption(
+        option_id="always", name="Allow this very call from now on", kind="allow_always"
+    ),
     PermissionOption(option_id="deny", name="Deny", kind="reject_once"),
 )
 
@@ -240,7 +243,10 @@ class EditorSession:
         self._asked.pop(approval_id, None)
         choice = answer.outcome.option_id
         await self._harness.decide_approval(
-            approval_id, "deny" if choice == "deny" else "grant", by=self._by
+            approval_id,
+            "deny" if choice == "deny" else "grant",
+            by=self._by,
+            remember=Remember() if choice == "always" else None,
         )
         self._drive()
 

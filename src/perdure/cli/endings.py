@@ -11,9 +11,11 @@ from perdure.errors import (
     Faulted,
     FormatUnsupported,
     ProviderError,
+    Refused,
     Rejected,
     StorageBusy,
     StorageDamaged,
+    Unreachable,
 )
 
 Outcome: TypeAlias = Literal[
@@ -214,7 +216,10 @@ def ending_of(error: BaseException) -> Ending | None:
             return Ending(outcome="storage", error=Problem(code=code, message=str(error)))
         case ProviderError():
             return Ending(outcome="failed", error=Problem(code=error.code, message=error.message))
-        case Closed():
-            return Ending(outcome="storage", error=Problem(code="closed", message=str(error)))
+        case Closed() | Unreachable():
+            code = "closed" if isinstance(error, Closed) else "unreachable"
+            return Ending(outcome="storage", error=Problem(code=code, message=str(error)))
+        case Refused():
+            return Ending(outcome="rejected", error=Problem(code=error.code, message=error.message))
         case _:
             return None

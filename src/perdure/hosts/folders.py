@@ -2,7 +2,6 @@
 
 import getpass
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Final
@@ -35,13 +34,6 @@ def launch_root(url: str) -> Path | None:
         return None
     file = Path(place).expanduser().absolute()
     return file.with_name(file.name + ".launch")
-
-
-def remove_launches(url: str, session_id: str) -> None:
-    """Remove what a deleted session's commands left beside the store (SN-08); blocks."""
-    place = launch_root(url)
-    if place is not None:
-        shutil.rmtree(place / session_id, ignore_errors=True)
 
 
 def _folder(variable: str, below_home: str) -> Path:

@@ -226,7 +226,7 @@ def json_form(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
-def _from_json(kind: type[Any], value: Any) -> Any:
+def from_json(kind: type[Any], value: Any) -> Any:
     """Answer what the decoder asks for a field that is no JSON type; raises TypeError likewise."""
     if kind is ContextList:
         return ContextList(value)
@@ -235,9 +235,9 @@ def _from_json(kind: type[Any], value: Any) -> Any:
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=json_form)
 _EVENTS: Final[msgspec.json.Decoder[WatchEvent]] = msgspec.json.Decoder(
-    WatchEvent, dec_hook=_from_json
+    WatchEvent, dec_hook=from_json
 )
-_PAGES: Final = msgspec.json.Decoder(Page, dec_hook=_from_json)
+_PAGES: Final = msgspec.json.Decoder(Page, dec_hook=from_json)
 
 
 def wire(event: WatchEvent | Page) -> bytes:

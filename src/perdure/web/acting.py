@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from perdure.client.asking import REPEATED
 from perdure.drive.outcomes import DriveResult
 from perdure.errors import Rejected
 from perdure.harness.cancellation import AbortReport
@@ -26,7 +27,7 @@ from perdure.records.messages import InputContent, UserMessage
 from perdure.records.models import parse_model
 from perdure.records.seqs import Seq
 from perdure.records.settings import ThinkingLevel
-from perdure.web.calls import Call, Reply
+from perdure.web.calls import NO_HEADERS, Call, Reply
 from perdure.web.reading import WaitQuery, path_seq
 from perdure.web.wire import plain
 
@@ -182,7 +183,9 @@ async def post_input(call: Call) -> Reply:
         if body.drive:
             await call.house.drive(call.session)
     answer = AcceptedInput(input_id=accepted.input_id, conversation=conversation.id, mode=body.mode)
-    return Reply(content=answer, status=202)
+    # The body is equal for every repeat; that it is one stands beside it.
+    headers = {REPEATED: "true"} if accepted.duplicate else NO_HEADERS
+    return Reply(content=answer, status=202, headers=headers)
 
 
 def _budget_of(given: NewBudget | None) -> Budget | None:
@@ -301,11 +304,13 @@ async def configure(call: Call) -> Reply:
             await conversation.set_value(THINKING, body.thinking)
         if body.active_tools is not UNSET:
             await conversation.set_value(ACTIVE_TOOLS, list(body.active_tools))
-        await conversation.configure(
-            label=body.label,
-            steering_mode=body.steering_mode,
-            follow_up_mode=body.follow_up_mode,
-        )
+        own = (body.label, body.steering_mode, body.follow_up_mode)
+        if any(one is not UNSET for one in own):
+            await conversation.configure(
+                label=body.label,
+                steering_mode=body.steering_mode,
+                follow_up_mode=body.follow_up_mode,
+            )
         return Reply(content={"conversation": await conversation.state()})
 
 

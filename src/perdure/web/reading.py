@@ -178,7 +178,7 @@ async def get_conversation(call: Call) -> Reply:
 
 
 async def list_entries(call: Call) -> Reply:
-    """Answer a page of entries in transcript order, inherited ones included."""
+    """Answer a page of the transcript in order, inherited entries included."""
     query: EntriesQuery = call.query
     backwards = query.newest or query.before is not None
     async with at_boundary(call, query.as_of) as at:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import pytest
 
@@ -9,20 +10,33 @@ import perdure
 from perdure.cli.driving.plan import Plan
 from perdure.cli.driving.raising import raise_there
 from perdure.cli.forwarding.there import There
+from perdure.client.asking import Asked, Asker
 from perdure.errors import Rejected
 from perdure.harness.harness import Harness
 from perdure.ports import Storage
 from perdure.records.approvals import ApprovalOutcome, Verdict
 from perdure.records.seqs import Seq
+from perdure.testing.manual_clock import ManualClock
 from perdure.testing.scripted_model import ScriptedModels, call, say
-from tests.engine import Probe
+from tests.engine import CountedTokens, Probe
+
+
+class NoServer:
+    """Carries nothing."""
+
+    async def call(self, asked: Asked) -> NoReturn:
+        raise AssertionError(asked)
+
+    async def stream(self, asked: Asked) -> NoReturn:
+        raise AssertionError(asked)
 
 
 class Owned(There):
     """An owner in this very process."""
 
     def __init__(self, harness: Harness) -> None:
-        super().__init__("", "", session_id="", session=harness.info.name)
+        asker = Asker(NoServer(), clock=ManualClock(), randomness=CountedTokens(), tries=1)
+        super().__init__(asker, session_id="", session=harness.info.name)
         self._harness = harness
 
     async def decide(

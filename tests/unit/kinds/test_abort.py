@@ -17,7 +17,7 @@ from perdure.records.addresses import task_scope
 from perdure.records.seqs import Seq
 from perdure.records.tasks import Task
 from perdure.records.writes import InsertTask, RetireScope, SettleTask
-from tests.engine import Engine, Gate, Probe, task_moves
+from tests.engine import Engine, Gate, Probe, task_moves, writes
 from tests.unit.drive.chores import Chores, mark, new_conversation, plan, statuses
 from tests.unit.kinds.turns import (
     USED,
@@ -152,6 +152,7 @@ async def test_the_last_settlement_starts_what_was_accepted_after_the_abort(
     prompt = await root.accept("P")
     steer = await root.steer("S")
     await root.append_message("W")
+    waits = await root.next_run("N")
     gate.release.open()
     await root.drive()
     made = await generations(root)
@@ -159,13 +160,34 @@ async def test_the_last_settlement_starts_what_was_accepted_after_the_abort(
     assert set(generation(made[1]).inputs) == {prompt.input_id, steer.input_id}
     for accepted in (prompt, steer):
         assert (await root.result(accepted.input_id)).text == "after"
-    assert list((await root.state()).inbox) == []
+    assert [item.id for item in (await root.state()).inbox] == [waits.input_id]
     commit = next(
         c
         for c in await engine.commits()
         if any(isinstance(w, InsertTask) and w.seq == made[1].id for w in c.writes)
     )
     assert [w.status for w in commit.writes if isinstance(w, SettleTask)] == ["aborted"]
+
+
+@pytest.mark.spec("CN-24")
+async def test_what_was_accepted_waits_for_every_marked_task(engine: Engine) -> None:
+    gates = {"quick": Stubborn(), "slow": Stubborn()}
+    tools = [Probe(name, gate=gate) for name, gate in gates.items()]
+    root = await engine.root([say(*(call(name) for name in gates)), say("after")], tools=tools)
+    await root.accept("hi")
+    engine.begin(root.drive())
+    for gate in gates.values():
+        await gate.reached.wait()
+    await root.abort()
+    prompt = await root.accept("P")
+    gates["quick"].release.open()
+    await engine.storage.until(writes(SettleTask, status="aborted"))
+    assert len(await generations(root)) == 1
+    assert [item.id for item in (await root.state()).inbox] == [prompt.input_id]
+    gates["slow"].release.open()
+    await root.drive()
+    assert (await root.result(prompt.input_id)).text == "after"
+    assert len(await generations(root)) == 2
 
 
 def _creates_generation_by_settling(commit: Any) -> bool:

@@ -20,7 +20,7 @@ from perdure.cli.stopping import GRACE_S, Stop
 from perdure.cli.surface import Surface, surfaced
 from perdure.cli.work import Ready, Work, check_extra, prepare, working
 from perdure.errors import Rejected
-from perdure.hosts.folders import remove_launches
+from perdure.hosts.launch_places import remove_launches
 from perdure.opening import OpenSession, open_store, system_ports
 from perdure.ports import Sessions, Threads
 from perdure.providers.plain_files import read_plain

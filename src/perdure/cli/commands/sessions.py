@@ -21,7 +21,7 @@ from perdure.cli.tables import facts, table, when
 from perdure.cli.terminal import stdin_is_terminal
 from perdure.errors import PerdureError, Rejected
 from perdure.harness.overview import Overview, overview
-from perdure.hosts.folders import remove_launches
+from perdure.hosts.launch_places import remove_launches
 from perdure.ports import Sessions
 from perdure.records.sessions import Owner, SessionInfo
 

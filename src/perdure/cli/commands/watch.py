@@ -19,10 +19,10 @@ from perdure.cli.forwarding.there import There
 from perdure.cli.reading import reading
 from perdure.cli.stopping import Stop
 from perdure.cli.surface import Surface, surfaced
-from perdure.errors import Closed, Rejected
+from perdure.errors import Closed, Rejected, Unreachable
 from perdure.harness.overview import Overview, overview
 from perdure.records.batches import selected
-from perdure.records.seqs import Seq
+from perdure.records.seqs import NO_SEQ, Seq
 from perdure.records.sessions import EntryScan, TaskScan
 from perdure.records.watch import ClosedSignal, FaultSignal, WatchCommit, WatchEvent
 from perdure.records.writes import Commit
@@ -116,7 +116,7 @@ class _Watch:
                     EntryScan(limit=RECALLED, order="desc", as_of=base.boundary)
                 ),
             )
-        self._follower.last_id = str(base.boundary)
+        self._follower.last_seen = base.boundary
         machine = self._surface.flags.machine
         if machine == "no":
             self._surface.terminal.answer(as_words(base))
@@ -128,13 +128,13 @@ class _Watch:
         follower = self._follower
         has_told = False
         try:
-            events = there.events(conv_id=self._conv_id, limit=1, after=follower.last_id)
-            async for event in events:
-                self._told(follower.take(event))
-                has_told = True
-                if follower.last_word is not None:
-                    break
-        except (OSError, Closed):
+            watch = there.watch(conv_id=self._conv_id, limit=1, after=follower.last_seen)
+            async with watch as events:
+                async for event in events:
+                    follower.take(event)
+                    self._told(event)
+                    has_told = True
+        except (Unreachable, Closed):
             pass
         return has_told
 
@@ -152,10 +152,10 @@ class _Watch:
         """Show what was committed after the last event: an owner that was killed tells no more."""
         async with reading(self._url, self._name) as storage:
             while page := await storage.commits(
-                after=Seq(int(self._follower.last_id)), limit=COMMITS_PAGE
+                after=self._follower.last_seen or NO_SEQ, limit=COMMITS_PAGE
             ):
                 for commit in page:
-                    self._follower.last_id = str(commit.last_seq)
+                    self._follower.last_seen = commit.last_seq
                     self._missed(commit)
 
     def _missed(self, commit: Commit) -> None:

@@ -21,9 +21,8 @@ from perdure.cli.reading import reading
 from perdure.cli.stopping import Stop
 from perdure.cli.surface import Surface
 from perdure.drive.outcomes import DriveOutcome, DriveResult
-from perdure.errors import Closed
+from perdure.errors import Closed, Unreachable
 from perdure.harness.approvals import list_approvals
-from perdure.records.inputs import InputState
 from perdure.records.seqs import Seq
 
 
@@ -60,7 +59,7 @@ class _Forwarded:
             if stands is None:
                 return None
             return await self._ended(stands)
-        except (OSError, Closed):
+        except (Unreachable, Closed):
             return None
         finally:
             watching.cancel()
@@ -70,11 +69,10 @@ class _Forwarded:
         """Show what happens until the owner says its last word."""
         follower = Follower(self._display)
         try:
-            async for event in self._there.events(conv_id=self._conv_id, limit=1):
-                follower.take(event)
-                began.set()
-                if follower.last_word is not None:
-                    return
+            async with self._there.watch(conv_id=self._conv_id, limit=1) as events:
+                async for event in events:
+                    follower.take(event)
+                    began.set()
         finally:
             began.set()
 
@@ -121,7 +119,7 @@ class _Forwarded:
     async def _is_final(self) -> bool:
         if self._input_id is None:
             return False
-        return (await self._there.result(self._input_id))["final"]
+        return (await self._there.result(self._input_id)).final
 
     async def _stands(self, driven: DriveResult) -> Stands:
         if driven.outcome is not DriveOutcome.SUSPENDED:
@@ -158,14 +156,13 @@ class _Forwarded:
             self._input_id = found.input_id
             return found.ending(stands, self._facts())
         result = await self._there.result(self._input_id)
-        state: InputState = result["state"]
-        error = result["error"]
+        state, error = result.state, result.error
         problem = None
         outcome = stands.outcome_of(state, self._plan.mode)
         if error is not None:
-            problem = Problem(code=error["code"], message=error["message"])
+            problem = Problem(code=error.code, message=error.message)
             outcome = "limit" if problem.code == "budget" else outcome
-        answer = None if result["answer"] is None else str(result["text"])
+        answer = None if result.answer is None else result.text
         if self._plan.output is not None and answer is not None:
             write_whole(self._plan.output, answer + "\n")
         return Ending(

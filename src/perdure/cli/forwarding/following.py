@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator
 
 from perdure.cli.display import Display
-from perdure.cli.forwarding.exact import without_texts
-from perdure.cli.forwarding.there import SseEvent
 from perdure.line.line import Delivery, Preview
 from perdure.records.codec import decode
 from perdure.records.entries import Entry, new_entry
@@ -18,7 +16,6 @@ from perdure.records.watch import (
     WatchCommit,
     WatchDelta,
     WatchEvent,
-    read_event,
 )
 from perdure.records.writes import Commit, InsertEntry, InsertTask, PatchTask, SettleTask
 
@@ -29,19 +26,19 @@ class Follower:
     def __init__(self, display: Display) -> None:
         self._display = display
         self._tasks: dict[Seq, Task] = {}
-        self.last_id = ""
-        """The id of the last event that has one: where a lost stream goes on."""
+        self.last_seen: Seq | None = None
+        """The last commit that was told: where a lost stream goes on."""
         self.last_word: WatchEvent | None = None
         """The signal that ended the stream, None while it goes on."""
 
-    def take(self, event: SseEvent) -> WatchEvent:
-        """Show one event of the stream; answers it, read."""
-        self.last_id = event.id or self.last_id
-        found = read_event(without_texts(event.data))
+    def take(self, found: WatchEvent) -> None:
+        """Show one event of the watch."""
         match found:
             case WatchBase():
+                self.last_seen = found.as_of
                 self.begin(found.tasks, found.entries)
             case WatchCommit():
+                self.last_seen = found.last_seq
                 commit = Commit(
                     first_seq=found.first_seq,
                     last_seq=found.last_seq,
@@ -56,7 +53,6 @@ class Follower:
                 )
             case _:
                 self.last_word = found if isinstance(found, LAST_SIGNALS) else None
-        return found
 
     def begin(self, tasks: Iterable[Task], entries: Iterable[Entry]) -> None:
         """Take note of what lives, and of the calls that were made before."""

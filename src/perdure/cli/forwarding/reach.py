@@ -15,7 +15,7 @@ import msgspec
 from perdure.cli.forwarding.here import Here
 from perdure.cli.forwarding.there import There
 from perdure.cli.reading import reading
-from perdure.errors import Closed, StorageBusy
+from perdure.errors import Closed, StorageBusy, Unreachable
 from perdure.hosts.control_socket import token_of
 from perdure.opening import OpenSession
 from perdure.records.sessions import Owner
@@ -95,7 +95,7 @@ async def answering(owner: Owner | None, session: str, wait_s: float) -> There |
     try:
         async with asyncio.timeout(max(wait_s, TRY_AGAIN_S)):
             return await There.of(owner.control, token_of(owner.control), session)
-    except (OSError, TimeoutError, Closed):
+    except (OSError, TimeoutError, Closed, Unreachable):
         return None
 
 

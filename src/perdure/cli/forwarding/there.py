@@ -1,53 +1,47 @@
 """A session that another process has open: the same acts, asked of its control address."""
 
-from collections.abc import AsyncGenerator
 from types import MappingProxyType
 from typing import Any, Final, cast
-from urllib.parse import urlencode
 
 import msgspec
-from msgspec import Struct
 
-from perdure.cli.forwarding.exact import without_texts
 from perdure.cli.forwarding.here import Sent
 from perdure.cli.main import load
-from perdure.drive.outcomes import DriveOutcome, DriveResult, Wait
-from perdure.harness.cancellation import AbortReport, Drained
+from perdure.client.asking import REPEATED, Asker, Transport, path_of
+from perdure.client.places import Place
+from perdure.client.running import driven
+from perdure.client.server import TRANSPORT, RemoteServer
+from perdure.client.session import RemoteSession
+from perdure.client.watch import RemoteWatch
+from perdure.client.wire import abort_report_of, read
+from perdure.drive.outcomes import DriveResult
+from perdure.harness.cancellation import AbortReport
 from perdure.harness.forks import ForkRequest
+from perdure.hosts.clock import SystemClock
+from perdure.hosts.randomness import SystemRandomness
 from perdure.records.approvals import ApprovalOutcome, Verdict
 from perdure.records.budgets import Budget
-from perdure.records.codec import decode
-from perdure.records.inputs import InputMode
-from perdure.records.messages import UserMessage
+from perdure.records.codec import decode_json
+from perdure.records.inputs import InputMode, InputResult
 from perdure.records.seqs import Seq
-
-CALLS: Final = "perdure.cli.forwarding.calls"
-"""What speaks HTTP; loaded for the first request, since most commands make none (K06)."""
 
 MODES: Final = MappingProxyType({"prompt": "accept"})
 """Modes that have another name on the wire."""
 
-WAIT_S: Final = 30
-"""How long one request waits for a drive to end; it is asked again then."""
-
-
-class SseEvent(Struct, frozen=True, kw_only=True):
-    """One event of a stream: its name, its id, "" when it carries none, and its data."""
-
-    name: str
-    id: str
-    data: bytes
-
 
 class There:
-    """Acts on a session through its owner; the face is that of `Here`."""
+    """Acts on a session through its owner; the face is that of `Here`.
+
+    What an owner accepts it goes on with at once. A request is sent once: when it is lost, whoever
+    asked looks for the owner again, which may be another one by then.
+    """
 
     is_here = False
 
-    def __init__(self, address: str, token: str, *, session_id: str, session: str) -> None:
+    def __init__(self, asker: Asker, *, session_id: str, session: str) -> None:
         self.session = session
-        self._address = address
-        self._token = token
+        self._asker = asker
+        self._remote = RemoteSession(asker, session_id, session)
         self._base = f"/v1/sessions/{session_id}"
 
     @classmethod
@@ -55,12 +49,18 @@ class There:
         """Ask an owner which session it has; None when it has another one.
 
         Raises:
-            OSError: nobody answers at the address.
+            Unreachable: nobody answers at the address.
         """
-        answer = await _call(address, token, "GET", "/v1/sessions?limit=1")
-        for found in answer["sessions"]:
-            if found["name"] == session:
-                return cls(address, token, session_id=found["id"], session=session)
+        transport = load(TRANSPORT).HttpTransport(Place(path=address), token)
+        asker = Asker(
+            cast("Transport", transport),
+            clock=SystemClock(),
+            randomness=SystemRandomness(),
+            tries=1,
+        )
+        for found in await RemoteServer(asker).sessions(limit=1):
+            if found.name == session:
+                return cls(asker, session_id=found.id, session=session)
         return None
 
     async def send(
@@ -76,85 +76,56 @@ class There:
         body |= {"request_id": request_id}
         if budget is not None:
             body |= {"budget": msgspec.structs.asdict(budget)}
-        answer = await self._post("/inputs", conv_id, body)
-        return Sent(input_id=Seq(answer["inputId"]), conversation=Seq(answer["conversation"]))
+        answer = await self._asker.answer("POST", self._path("/inputs", conv_id), body)
+        fields = decode_json(answer.body)
+        return Sent(
+            input_id=Seq(fields["inputId"]),
+            conversation=Seq(fields["conversation"]),
+            duplicate=REPEATED in answer.headers,
+        )
 
-    async def result(self, input_id: Seq) -> dict[str, Any]:
+    async def result(self, input_id: Seq) -> InputResult:
         """Answer what became of an input."""
-        return await _call(self._address, self._token, "GET", f"{self._base}/inputs/{input_id}")
+        return await self._asker.record("GET", f"{self._base}/inputs/{input_id}", InputResult)
 
     async def driven(self, *, poll: bool) -> DriveResult | None:
         """Have the session driven and answer how that ended; None while it still runs."""
-        path = f"{self._base}/drive?wait={WAIT_S}"
-        answer = await _call(self._address, self._token, "POST", path, {"poll_deferred": poll})
-        if answer.get("driving"):
-            return None
-        return DriveResult(
-            outcome=DriveOutcome(answer["outcome"]),
-            waiting_for=msgspec.convert(answer["waitingFor"], tuple[Wait, ...]),
-            next_at=answer["nextAt"],
-        )
+        return await driven(self._asker, self._base, poll_deferred=poll)
 
     async def abort(self, conv_id: Seq | None, only_if: Seq | None) -> AbortReport:
         """Have what runs cancelled and what is queued withdrawn."""
-        body = {} if only_if is None else {"only_if": only_if}
-        answer = await self._post("/abort", conv_id, body)
-        return AbortReport(
-            marked=tuple(answer["marked"]),
-            drained=tuple(_drained(one) for one in answer["drained"]),
-            joined=answer["joined"],
-        )
+        path = self._path("/abort", conv_id)
+        return abort_report_of(await self._asker.ask("POST", path, {"only_if": only_if}))
 
     async def fork(self, request: ForkRequest) -> Seq:
         """Have a fork made, or the conversation rewound; answers the new one."""
         names = ["at", "as_of", "label", "request_id"]
         names.append("keep_running" if request.verb == "rewind" else "context")
         body = {name: getattr(request, name) for name in names}
-        answer = await self._post(f"/{request.verb}", request.conv_id, body)
-        return Seq(answer["conversation"])
+        path = self._path(f"/{request.verb}", request.conv_id)
+        made = await self._asker.ask("POST", path, body)
+        return Seq(read(made["conversation"], int))
 
     async def decide(
         self, approval: Seq, verdict: Verdict, details: object, *, by: str
     ) -> ApprovalOutcome:
         """Have an approval decided; `by` is who the owner takes this user for."""
-        body = {"decision": verdict, **({} if details is None else {"details": details})}
-        answer = await self._post(f"/approvals/{approval}/decision", None, body)
-        return decode(without_texts(msgspec.json.encode(answer)), ApprovalOutcome)
+        path = f"{self._base}/approvals/{approval}/decision"
+        body = {"decision": verdict, "details": details}
+        return await self._asker.record("POST", path, ApprovalOutcome, body)
 
     async def rename(self, name: str) -> None:
         """Have the session renamed."""
-        await _call(self._address, self._token, "PATCH", self._base, {"name": name})
+        await self._remote.rename(name)
 
     async def delete(self) -> None:
         """Have the session cancelled, closed and deleted."""
-        await _call(self._address, self._token, "DELETE", f"{self._base}?confirm=true")
+        await self._remote.delete()
 
-    def events(
-        self, *, conv_id: Seq | None, limit: int, after: str = ""
-    ) -> AsyncGenerator[SseEvent]:
-        """Watch the session, or one conversation; `after` is the last id that was seen."""
-        query: dict[str, object] = {"limit": limit}
-        if conv_id is not None:
-            query["conversation"] = conv_id
-        path = f"{self._base}/events?{urlencode(query)}"
-        stream = load(CALLS).events(self._address, self._token, path, after=after)
-        return cast("AsyncGenerator[SseEvent]", stream)
+    def watch(self, *, conv_id: Seq | None, limit: int, after: Seq | None = None) -> RemoteWatch:
+        """Watch the session, or one conversation, after the last commit that was seen."""
+        query = {"limit": limit, "conversation": conv_id}
+        return RemoteWatch(self._asker, path_of(f"{self._base}/events", query), after)
 
-    async def _post(self, path: str, conv_id: Seq | None, body: object) -> dict[str, Any]:
-        query = "" if conv_id is None else f"?conversation={conv_id}"
-        return await _call(self._address, self._token, "POST", f"{self._base}{path}{query}", body)
-
-
-async def _call(
-    address: str, token: str, method: str, path: str, body: object = None
-) -> dict[str, Any]:
-    return cast("dict[str, Any]", await load(CALLS).call(address, token, method, path, body))
-
-
-def _drained(one: dict[str, Any]) -> Drained:
-    return Drained(
-        input_id=one["inputId"],
-        conv_id=one["conv"],
-        mode=one["mode"],
-        messages=msgspec.convert(one["messages"], tuple[UserMessage, ...]),
-    )
+    def _path(self, path: str, conv_id: Seq | None) -> str:
+        return path_of(f"{self._base}{path}", {"conversation": conv_id})

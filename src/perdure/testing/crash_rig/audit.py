@@ -35,6 +35,7 @@ TERMINAL: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "generation": frozenset({"done", "failed", "aborted"}),
         "tool": frozenset({"done", "aborted"}),
         "post_tools": frozenset({"done", "aborted"}),
+        "approval": frozenset({"granted", "denied", "cancelled"}),
     }
 )
 
