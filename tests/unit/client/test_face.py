@@ -206,7 +206,7 @@ async def test_forks_and_rewinds_are_the_same(memory_engine: Engine, tmp_path: P
         told: list[Any] = [one.id for one in forks]
         for one in forks:
             told += [await one.state(), await one.entries(), await one.entry(user.id)]
-            told.append(await one.entry(answer_.id, as_of=user.commit_end))
+        told.append(await root.entry(answer_.id, as_of=user.commit_end))
         told.append(await forks[0].prompt("again", request_id="6"))
         told.append(await refused(root.fork(at=user.id, label="right", request_id="2")))
         told.append(await refused(root.fork(at=Seq(999), request_id="7")))
